@@ -1,0 +1,378 @@
+"""The template store returns the stored activations or nothing, within its budgets, whatever fails."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from katz_graph.core.errors import InputError
+from katz_graph.core.patches import FreeU
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    Component,
+    ConditioningEntry,
+    ControlNetRecipe,
+    ControlUse,
+    FileIdentity,
+    Joined,
+    Lora,
+    Picture,
+    Prompt,
+)
+from katz_graph.executor.templates.budget import TemplateBudget, parse_template_budget
+from katz_graph.executor.templates.key import TemplateKey
+from katz_graph.executor.templates.store import TemplateStore
+from katz_graph.sampling.path import Flow, VarianceExploding
+from katz_graph.testing.random_templates import (
+    RandomTemplates,
+    activations,
+    evaluations_of,
+    failing_disk,
+    folder_bytes,
+    kill_at_random,
+    name_of,
+    was_killed,
+)
+
+MEMORY_BYTES, DISK_BYTES = 9_000, 12_000  # of four and three of the random templates
+SOME_BYTES = 10**6  # more than all random templates take
+
+
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed processes lose nothing that they have written, so no test waits for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def filled(store: TemplateStore, number: int) -> bool:
+    fill = store.begin_fill(name_of(number), evaluations_of(number), {"number": str(number)})
+    if fill is None:
+        return False
+    with fill:
+        for evaluation in range(evaluations_of(number)):
+            fill.put(evaluation, activations(number, evaluation))
+        return fill.finish()
+
+
+def right(store: TemplateStore, number: int) -> bool | None:
+    """Returns whether all tensors of a template are right; None if the store has no such template."""
+    with store.use(name_of(number)) as template:
+        if template is None:
+            return None
+        return all(
+            torch.equal(template.read(evaluation, layer), tensor)
+            for evaluation in range(evaluations_of(number))
+            for layer, tensor in activations(number, evaluation).items()
+        )
+
+
+@pytest.mark.parametrize(
+    "budgets", [(MEMORY_BYTES, DISK_BYTES), (MEMORY_BYTES, 0), (0, DISK_BYTES)]
+)
+def test_random_operations_read_right_tensors_within_the_budgets(
+    tmp_path: Path, budgets: tuple[int, int]
+) -> None:
+    choices = random.Random(1)
+    random_templates = RandomTemplates(tmp_path / "templates", *budgets, choices)
+    with random_templates.checked_writes():
+        random_templates.run(250)
+        with failing_disk(choices, 0.05) as failed:
+            random_templates.run(250)
+    random_templates.reopen()
+    random_templates.check_all()
+    counts = random_templates.counts
+    assert counts.wrong == []
+    assert counts.reads > 500 and counts.fills > 60 and counts.drops > 10
+    assert (failed() > 5) == bool(budgets[1])
+
+
+def test_killed_processes_leave_nothing_half_written(tmp_path: Path) -> None:
+    """Two processes at a time share the folder, and SIGKILL ends both before random lines."""
+    folder, budgets = tmp_path / "templates", (MEMORY_BYTES, DISK_BYTES)
+    for turn in range(10):
+        children = [kill_at_random(folder, *budgets, 2 * turn + child) for child in range(2)]
+        assert [was_killed(child) for child in children] == [True, True]
+        heir = RandomTemplates(folder, *budgets, random.Random(turn))
+        heir.check_disk()
+        heir.check_all()
+        assert heir.counts.wrong == []
+
+
+def test_templates_evicted_from_memory_stay_on_the_disk(tmp_path: Path) -> None:
+    sizes = [
+        sum(t.nbytes for e in range(evaluations_of(n)) for t in activations(n, e).values())
+        for n in (1, 2)
+    ]
+    store = TemplateStore(tmp_path, max(sizes), SOME_BYTES)
+    assert filled(store, 1) and filled(store, 2) and not filled(store, 1)
+    for number, level in ((1, "disk"), (1, "memory"), (2, "disk"), (1, "disk")):
+        found = store.find(name_of(number))
+        assert found is not None and found.level == level
+        assert right(store, number)
+    use = store.counts
+    assert (use.hits, use.misses, use.memory_evictions, use.disk_evictions) == (4, 0, 2, 0)
+    assert (use.read_disk_bytes, use.read_memory_bytes) == (2 * sizes[0] + sizes[1], sizes[0])
+    with store.use(name_of(1)) as one, store.use(name_of(2)) as two:
+        assert one is not None and two is not None  # the second is read from the disk
+        assert torch.equal(two.read(0, "blocks.0"), activations(2, 0)["blocks.0"])
+    assert store.counts.memory_bytes == sizes[0]
+    listed = store.templates()
+    assert [one.manifest.details for one in listed] == [{"number": "2"}, {"number": "1"}]
+
+
+def test_layers_of_one_evaluation_are_read_alone(tmp_path: Path) -> None:
+    store = TemplateStore(tmp_path, 0, SOME_BYTES)
+    filled(store, 5)
+    with store.use(name_of(5)) as template:
+        assert template is not None
+        form = template.layers(2)["blocks.1"]
+        assert torch.equal(template.read(2, "blocks.1"), activations(5, 2)["blocks.1"])
+        with pytest.raises(KeyError):
+            template.read(2, "blocks.9")
+    assert store.counts.read_disk_bytes == form.nbytes
+
+
+def cut(folder: Path, other: Path) -> None:
+    file = folder / "0001.safetensors"
+    os.truncate(file, file.stat().st_size - 1)
+
+
+def swap_evaluations(folder: Path, other: Path) -> None:
+    for old, new in ((0, 9), (2, 0), (9, 2)):
+        (folder / f"{old:04}.safetensors").rename(folder / f"{new:04}.safetensors")
+
+
+def take_other(folder: Path, other: Path) -> None:
+    (folder / "0000.safetensors").write_bytes((other / "0000.safetensors").read_bytes())
+
+
+def take_manifest(folder: Path, other: Path) -> None:
+    (folder / "template.json").write_bytes((other / "template.json").read_bytes())
+
+
+def replace_all(folder: Path, other: Path) -> None:
+    for file in folder.iterdir():
+        file.write_bytes((other / file.name).read_bytes())
+
+
+def age(folder: Path, other: Path) -> None:
+    manifest = folder / "template.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "version": 0}))
+
+
+def scramble(folder: Path, other: Path) -> None:
+    (folder / "template.json").write_text('{"version": 1, "name": []}')
+
+
+def reshape(folder: Path, other: Path) -> None:
+    """Exchanges the sides of a shape in a header; the file stays as long as it was."""
+    file = folder / "0000.safetensors"
+    content = file.read_bytes()
+    assert b"[2,16,8]" in content
+    file.write_bytes(content.replace(b"[2,16,8]", b"[2,8,16]"))
+
+
+def lose(folder: Path, other: Path) -> None:
+    (folder / "0002.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [cut, swap_evaluations, take_other, take_manifest, replace_all, age, scramble, reshape, lose],
+)
+def test_damaged_templates_are_absent_and_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path, Path], None]
+) -> None:
+    """Template 11 has the forms of template 5."""
+    filling = TemplateStore(tmp_path, 0, SOME_BYTES)
+    assert filled(filling, 5) and filled(filling, 11)
+    damage(tmp_path / name_of(5), tmp_path / name_of(11))
+    store = TemplateStore(tmp_path, SOME_BYTES, SOME_BYTES)
+    with caplog.at_level(logging.WARNING, "katz_graph"):
+        assert right(store, 5) is None and right(store, 5) is None
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "is damaged and removed" in line and "\n" not in line
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [name_of(11)]
+    assert right(store, 11) and filled(store, 5) and right(store, 5)
+
+
+class Child:
+    """Runs `work` in a forked process, which then waits until it is killed."""
+
+    def __init__(self, work: Callable[[ExitStack], None]) -> None:
+        ready, done = os.pipe()
+        if (process := os.fork()) == 0:
+            with suppress(BaseException), ExitStack() as stack:
+                work(stack)
+                os.write(done, b"!")
+                signal.pause()
+            os._exit(1)
+        os.close(done)
+        self._process = process
+        with os.fdopen(ready, "rb") as result:
+            self.ready = result.read(1) == b"!"
+
+    def kill(self) -> None:
+        os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
+
+
+def test_other_processes_spare_what_a_process_uses_or_fills(tmp_path: Path) -> None:
+    store = TemplateStore(tmp_path, 0, SOME_BYTES)
+    filled(store, 1)
+    filled(store, 2)
+
+    def work(stack: ExitStack) -> None:
+        mine = TemplateStore(tmp_path, 0, SOME_BYTES)
+        assert stack.enter_context(mine.use(name_of(1))) is not None
+        fill = mine.begin_fill(name_of(4), evaluations_of(4))
+        assert fill is not None and stack.enter_context(fill).put(0, activations(4, 0))
+
+    child = Child(work)
+    try:
+        assert child.ready
+        narrow = TemplateStore(tmp_path, 0, 1)
+        assert [one.manifest.details for one in narrow.templates()] == [{"number": "1"}]
+        assert narrow.drop(name_of(1)) == ([], [name_of(1)])
+        assert store.begin_fill(name_of(4), evaluations_of(4)) is None
+        assert (tmp_path / f"{name_of(4)}.fill" / "0000.safetensors").exists()
+    finally:
+        child.kill()
+    TemplateStore(tmp_path, 0, SOME_BYTES)
+    assert not (tmp_path / f"{name_of(4)}.fill").exists()
+    assert filled(store, 4) and right(store, 4)
+    assert store.drop("") == (sorted([name_of(1), name_of(4)]), [])
+    assert folder_bytes(tmp_path) == 0
+
+
+def test_what_does_not_fit_is_not_cached_with_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for budgets in ((SOME_BYTES, 1_000), (1_000, 0)):
+        caplog.clear()
+        store = TemplateStore(tmp_path, *budgets)
+        assert not filled(store, 5) and not filled(store, 5)
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert "bytes, more than the budget of 1,000 bytes for" in line
+    caplog.clear()
+    store = TemplateStore(tmp_path, 1_000, SOME_BYTES)
+    assert filled(store, 5) and right(store, 5) and right(store, 5)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "is read from the disk: takes 5,120 bytes, more than the budget of 1,000 bytes" in line
+    caplog.clear()
+    store = TemplateStore(tmp_path, SOME_BYTES, 9_000)
+    assert filled(store, 2)
+    with store.use(name_of(2)):
+        assert not filled(store, 5)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "templates in use or being filled leave too little of the budget of 9,000 bytes" in line
+    assert filled(store, 5) and right(store, 2) is None
+    for level in (store, TemplateStore(tmp_path, 7_000, 0)):
+        level.drop("")
+        started = level.begin_fill(name_of(2), evaluations_of(2))
+        assert started is not None
+        with started:
+            assert started.put(0, activations(2, 0))  # reserves the rest, too
+            assert not filled(level, 5)
+        assert filled(level, 5)
+
+
+def test_a_full_disk_abandons_the_fill(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TemplateStore(tmp_path, 0, SOME_BYTES)
+    filled(store, 1)
+    with failing_disk(random.Random(1), 1.0):
+        fill = store.begin_fill(name_of(5), evaluations_of(5))
+        assert fill is not None
+        assert [fill.put(number, activations(5, number)) for number in range(3)] == [False] * 3
+        assert not fill.finish()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.endswith("No space left on device")
+    assert right(store, 1) and filled(store, 5) and right(store, 5)
+    blocked = TemplateStore(tmp_path / "all.lock", 0, SOME_BYTES)
+    caplog.clear()
+    assert not filled(blocked, 5) and right(blocked, 5) is None
+    assert len(caplog.records) == 2
+
+
+def test_fills_are_complete_and_of_one_writer(tmp_path: Path) -> None:
+    for disk_bytes in (0, SOME_BYTES):
+        store = TemplateStore(tmp_path, SOME_BYTES, disk_bytes)
+        fill = store.begin_fill(name_of(5), 3)
+        assert fill is not None and store.begin_fill(name_of(5), 3) is None
+        fill.put(1, activations(5, 1))
+        with pytest.raises(ValueError, match="1 is stored"):
+            fill.put(1, activations(5, 1))
+        with pytest.raises(ValueError, match=r"\[0, 2\] are missing"):
+            fill.finish()
+        assert store.find(name_of(5)) is None and right(store, 5) is None
+        with pytest.raises(RuntimeError), fill:
+            raise RuntimeError
+        assert not fill.put(0, activations(5, 0)) and store.counts.abandoned == 1
+        assert filled(store, 5) and right(store, 5)
+
+
+COMPONENT = Component("models/unet/net.safetensors", ())
+CLIP = ClipRecipe(())
+ENTRY = ConditioningEntry(Prompt(CLIP, "a red house"))
+KEY = TemplateKey(
+    network=COMPONENT,
+    loras=(Lora(FileIdentity("loras/ink.safetensors", 1, 2, "3"), 0.5),),
+    patches=(),
+    path=VarianceExploding(14.6),
+    latent="l",
+    cells=(64, 96),
+    sigmas=(14.6, 3.0),
+    dtype="float16",
+    branches=((ENTRY,), (replace(ENTRY, encoding=Prompt(CLIP, "blurry")),)),
+)
+
+
+def test_names_of_templates_depend_on_everything_but_share_a_prefix_without_texts() -> None:
+    control = ControlUse(ControlNetRecipe(COMPONENT), Picture.of(torch.zeros(1, 8, 8, 3)))
+    others = [
+        replace(KEY, network=replace(COMPONENT, folder="other")),
+        replace(KEY, loras=(replace(KEY.loras[0], strength=0.6),)),
+        replace(KEY, patches=(FreeU(2, 1.1, 1.2, 0.9, 0.2),)),
+        replace(KEY, path=Flow(1.0)),
+        replace(KEY, latent="m"),
+        replace(KEY, cells=(96, 64)),
+        replace(KEY, sigmas=(14.6, 3.1)),
+        replace(KEY, dtype="float32"),
+        replace(KEY, branches=KEY.branches[:1]),
+        replace(KEY, branches=((ENTRY.with_control(control),), KEY.branches[1])),
+        replace(KEY, branches=((replace(ENTRY, guidance=3.5),), KEY.branches[1])),
+    ]
+    assert len({one.prefix for one in (KEY, *others)}) == 1 + len(others)
+    text = Joined(ENTRY.encoding, Prompt(CLIP, "at night"))
+    captioned = replace(KEY, branches=((replace(ENTRY, encoding=text),), KEY.branches[1]))
+    assert captioned.prefix == KEY.prefix and captioned.name != KEY.name
+    assert captioned.name.startswith(KEY.prefix) and replace(KEY).name == KEY.name
+    assert captioned.details == {
+        "model": "net.safetensors",
+        "loras": "ink.safetensors 0.5",
+        "cells": "96 x 64",
+        "evaluations": "2",
+        "dtype": "float16",
+        "positive": "a red house + at night",
+        "negative": "blurry",
+    }
+
+
+def test_budgets_are_parsed() -> None:
+    assert parse_template_budget("16") == TemplateBudget(16 << 30)
+    assert parse_template_budget("0,0.5") == TemplateBudget(0, 1 << 29)
+    for text in ("", "x", "1,2,3", "-1", "nan", "1,inf", "0", "0,0"):
+        with pytest.raises(InputError, match=r"^--template-gb [^\n]*$"):
+            parse_template_budget(text)
