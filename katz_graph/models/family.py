@@ -118,6 +118,8 @@ class Network:
     # chains of skippable blocks, in order: kind, and the configuration key of the count
     chains: tuple[tuple[Chain, str], ...] = ()
     overflows: bool = False  # in float16
+    # its layers can compute the active tokens of an edit only, see `models.active`
+    active_tokens: bool = False
     token_multiple: int = 1  # tokens are padded to a multiple of this number
 
 
@@ -372,6 +374,17 @@ def skipped_blocks(blocks: SkippedBlocks, model: ModelRecipe) -> tuple[int, ...]
             "or remove the patch"
         )
     return tuple(found)
+
+
+def only_all_tokens(model: ModelRecipe, references: bool = False) -> str:
+    """Returns the reason if the layers of a model cannot compute the active tokens of an edit only;
+    an empty string if they can. `references`: the network reads tokens of reference pictures.
+    """
+    family = family_of(model.network)
+    if not family.network.active_tokens:
+        able = [one.short for one in families() if one.network.active_tokens]
+        return f"{family.short} computes all tokens, unlike {', '.join(able)}"
+    return "all tokens of reference pictures are computed" if references else ""
 
 
 def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:

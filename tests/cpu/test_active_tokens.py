@@ -4,6 +4,8 @@ result if the input is the template's, and for other inputs that of their active
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,19 +13,22 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers.models.attention import BasicTransformerBlock, JointTransformerBlock
 from test_row_loras import drawn
 from tiny_models import random, random_step, random_text
 from torch import Tensor
-from transformers_made import inputs
+from transformers_made import EACH, inputs
 
+from katz_graph.core.recipe import Component, ModelRecipe
 from katz_graph.executor.calls.batching import split
 from katz_graph.executor.recorded.recorder import Recorder
 from katz_graph.ir.values import CachedActivations, Residuals, Step
 from katz_graph.models.active import active_positions
 from katz_graph.models.families.unet.attention import cross_attention_keys_values, install
 from katz_graph.models.families.unet.embedding import added_embedding
+from katz_graph.models.family import family_of_class, only_all_tokens
 from katz_graph.models.lora_layers import computed
-from katz_graph.models.prepare import fuse_projections, prepare
+from katz_graph.models.prepare import fuse_projections, prepare, unprepared
 from katz_graph.models.row_loras import row_loras
 from katz_graph.models.stage_registry import stage
 from katz_graph.models.stages import ROW_LORAS, Stage
@@ -121,7 +126,7 @@ def transformer(
         "placing": "offset",
         "before": 0,
         "kinds": (),
-        "reads_pooled": True,
+        "reads_pooled": seen.text.pooled is not None,
         "concatenated": seen.channels,
         "first_block": 0,
         "last_block": -1,
@@ -143,19 +148,23 @@ def evaluate_of(kind: str) -> Evaluate:
     return unet if kind in UNETS else transformer
 
 
+def drawn_network(kind: Any) -> Any:
+    if kind not in UNETS:
+        return draw_network(kind, 3, **TRANSFORMERS[kind][1])
+    torch.manual_seed(1)
+    module = kinds()[kind].network_of({**kinds()[kind].configuration(), **UNETS[kind][1]})
+    install(module)
+    return module.requires_grad_(False)
+
+
 @cache
-def network(kind: Any, fused: bool) -> Any:
-    """Returns a network; tests must not change it."""
-    if kind in UNETS:
-        torch.manual_seed(1)
-        module: Any = kinds()[kind].network_of({**kinds()[kind].configuration(), **UNETS[kind][1]})
-        install(module)
-    else:
-        module = draw_network(kind, 3, **TRANSFORMERS[kind][1])
+def network(kind: str, fused: bool) -> Any:
+    """Returns a prepared network; tests must not change it."""
+    module = drawn_network(kind)
     prepare(module)
     if fused:
         fuse_projections(module)
-    return module.requires_grad_(False)
+    return module
 
 
 def drawn_inputs(kind: str, module: Any, seed: int = 0) -> Inputs:
@@ -260,3 +269,47 @@ def test_another_mask_of_a_bucket_is_computed_by_the_same_recording(kind: str) -
         found, _ = evaluate(module, edit, compute=recorder, **given)
         assert far(found, evaluate(module, edit, **given)[0]) <= BOUND
     assert recorder.use.captures <= captures and not recorder.use.eager
+
+
+@pytest.mark.parametrize("kind", ["sd1", "sd3"])
+def test_a_layer_with_its_library_s_forward_computes_all_tokens(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("diffusers"), "propagate", True)
+    module, evaluate = drawn_network(kind), evaluate_of(kind)
+    blocks = (BasicTransformerBlock, JointTransformerBlock)
+    name, block = next(pair for pair in module.named_modules() if isinstance(pair[1], blocks))
+    block.set_chunk_feed_forward(1)
+    prepare(module)
+    assert sum(unprepared(module).values()) == 1
+    seen = drawn_inputs(kind, module)
+    full, outputs = evaluate(module, seen, collects=True)
+    left_out = name if kind in UNETS else "0"
+    assert left_out not in outputs and outputs
+    cached = CachedActivations(positions(kind, seen.step.x.shape[-2:]), outputs)
+    cached = replace(cached, outputs={**outputs, left_out: next(iter(outputs.values())) + 9})
+    assert far(evaluate(module, seen, activations=cached)[0], full) <= BOUND
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("kind", ["sdxl", *EACH])
+def test_families_declare_whether_their_layers_compute_active_tokens_only(kind: Any) -> None:
+    if kind in (*UNETS, *TRANSFORMERS):
+        module = network(kind, False)
+        seen = drawn_inputs(kind, module)
+    else:
+        module = draw_network(kind, 3)
+        prepare(module)
+        seen = Inputs(*inputs(module, 2, torch.float32), None)
+    full, outputs = evaluate_of(kind)(module, seen, collects=True)
+    family = family_of_class(type(module).__name__)
+    assert family is not None
+    part = Component("model", (), json.dumps({"_class_name": family.network.class_name}))
+    reason = only_all_tokens(ModelRecipe(part, part))
+    if outputs:
+        assert not reason
+        assert "reference" in only_all_tokens(ModelRecipe(part, part), references=True)
+    else:
+        assert family.short in reason and "SDXL" in reason
+        cached = CachedActivations({}, {"0": full})
+        assert torch.equal(evaluate_of(kind)(module, seen, activations=cached)[0], full)

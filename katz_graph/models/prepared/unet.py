@@ -177,23 +177,23 @@ class PreparedTransformer(Transformer2DModel):  # type: ignore[misc]
         blocks = self.transformer_blocks
         others = any(one is not None for one in (*arguments, *options.values()))
         prepared = all(type(block) is PreparedTransformerBlock for block in blocks)
+        further = dict(cross_attention_kwargs or {})
+        layers: Layers | None = further.pop("layers", None)
         if others or not prepared or not self.is_input_continuous:
             return super().forward(
                 hidden_states,
                 encoder_hidden_states,
                 *arguments,
-                cross_attention_kwargs=cross_attention_kwargs,
+                cross_attention_kwargs=further,
                 return_dict=return_dict,
                 **options,
             )
         batch, _, height, width = hidden_states.shape
         hidden, inner = self._operate_on_continuous_inputs(hidden_states)
-        options = dict(cross_attention_kwargs or {})
-        layers: Layers | None = options.pop("layers", None)
         if layers is None:
-            hidden = self._in_one_pass(hidden, encoder_hidden_states, options)
+            hidden = self._in_one_pass(hidden, encoder_hidden_states, further)
         else:
-            hidden = self._by_layer(hidden, layers, encoder_hidden_states, options)
+            hidden = self._by_layer(hidden, layers, encoder_hidden_states, further)
         output = self._get_output_for_continuous_inputs(
             hidden, hidden_states, batch, height, width, inner
         )

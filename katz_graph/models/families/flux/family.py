@@ -61,6 +61,7 @@ FAMILY = ModelFamily(
         complete=complete,
         stack=f"{FOLDER}.stack",
         chains=(("double", "num_layers"), ("single", "num_single_layers")),
+        active_tokens=True,
         channels=f"{FOLDER}.channels:concatenated_channels",
         overflows=True,
     ),

@@ -66,6 +66,7 @@ FAMILY = ModelFamily(
         complete=complete,
         stack=f"{FOLDER}.stack",
         chains=(("double", "num_layers"),),
+        active_tokens=True,
     ),
     files=Files(
         network=Layout(

@@ -23,7 +23,8 @@ width] each.
 
 class CachedKVAttention(AttnProcessor2_0):  # type: ignore[misc]
     """Computes scaled dot-product attention with precomputed keys and values from `cached`;
-    computes those that are missing. Self-attention uses one matrix product for fused weights.
+    computes those that are missing. Self-attention uses one matrix product for fused weights, or
+    two if only some tokens have queries.
 
     The processor knows only its layer's name, so one module serves many requests. diffusers passes
     only arguments that the signature names, and warns about others. Hence the explicit parameter
@@ -47,8 +48,12 @@ class CachedKVAttention(AttnProcessor2_0):  # type: ignore[misc]
         fused = getattr(attn, FUSED, None)
         if pair is not None:
             parts: tuple[Tensor, ...] = (attn.to_q(hidden_states), *pair)
-        elif fused is not None and encoder_hidden_states is None and attention_mask is None:
-            parts = fused(hidden_states)
+        elif fused is not None and attention_mask is None:
+            if encoder_hidden_states is None:
+                parts = fused(hidden_states)
+            else:  # queries of active tokens, to the keys of all
+                query = fused.part(0, 1).whole(hidden_states)
+                parts = (query, *fused.part(1, 3)(encoder_hidden_states))
         else:
             computed: Tensor = super().__call__(
                 attn, hidden_states, encoder_hidden_states, attention_mask, temb
@@ -58,9 +63,9 @@ class CachedKVAttention(AttnProcessor2_0):  # type: ignore[misc]
         def heads(x: Tensor) -> Tensor:  # [B, T, heads · width] -> [B, heads, T, width]
             return x.view(x.shape[0], -1, attn.heads, x.shape[-1] // attn.heads).transpose(1, 2)
 
-        query, key, value = map(heads, parts)
+        queries, keys, values = map(heads, parts)
         mixed = (
-            F.scaled_dot_product_attention(query, key, value)
+            F.scaled_dot_product_attention(queries, keys, values)
             .transpose(1, 2)
             .reshape(hidden_states.shape[0], -1, parts[0].shape[-1])
         )

@@ -43,6 +43,7 @@ FAMILY = ModelFamily(
         complete=region.complete,
         predict=region.predict,
         prepare=f"{FOLDER}.attention:install",
+        active_tokens=True,
     ),
     controls=Controls(
         CONTROLNETS,
