@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from katz_graph.executor.worker.models import DeviceModels
 
 MODELS = (ModelRecipe, ClipRecipe, VaeRecipe, ControlNetRecipe, UpscaleModelRecipe)
+MAX_EVALUATIONS = 1024  # keys with measured seconds
 UNLOADING = 5.0  # maximum seconds to wait for workers to unload their models
 DRIVER = "{}@driver"
 """Names the device of an extra worker in this process."""
@@ -108,6 +109,8 @@ class DeviceEngine:
         self.counts = Counts(self._store)
         self.lora_levels = LoraLevels(self._store)
         self._starting, self._planning = threading.Lock(), DueLock()
+        # by device and key of evaluations: the measured seconds (`EvaluationRun.seconds`)
+        self._evaluations: dict[tuple[str, str], tuple[float, ...]] = {}
         self._router = Router(
             names,
             self.choices.reachable,
@@ -364,10 +367,22 @@ class DeviceEngine:
     def _carried_out(
         self, region: Region, program: Program, context: Context
     ) -> tuple[LatentSamples, LatentSamples]:
+        device = program.sampler_device
+        program = replace(
+            program,
+            runs=tuple(
+                replace(run, seconds=self._evaluations.get((device, run.key), run.seconds))
+                for run in program.runs
+            ),
+        )
         context.report(Planned(region.name, program))
         outcome = self.cluster.run(program, context)
         self._note_switches(program, outcome.timings)
-        own = outcome.timings[program.sampler_device]
+        own = outcome.timings[device]
+        for key, seconds in own.evaluations.items():
+            self._evaluations[device, key] = seconds
+        while len(self._evaluations) > MAX_EVALUATIONS:
+            self._evaluations.pop(next(iter(self._evaluations)), None)
         context.report(
             Sampled(
                 region.name,

@@ -272,6 +272,8 @@ class Timing:
     """First evaluation with each deferred LoRA in the weights, by path."""
     calls: dict[str, int] = field(default_factory=dict)
     """Numbers of recorded, replayed, concurrent, eager and shared stage calls."""
+    evaluations: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Seconds of evaluations by key, as `EvaluationRun.seconds`, from those that ran."""
     samples: dict[tuple[str, int], list[tuple[int, float]]] = field(default_factory=dict)
     """Times of calls, if measured, by cost key and number of rows: (evaluation, seconds);
     evaluation is -1 before the loop.

@@ -164,7 +164,10 @@ def assemble(
         hub.status,
         options.limits,
         Concurrency(
-            options.jobs_running, options.jobs_served, min(options.groups, options.jobs_served)
+            options.jobs_running,
+            options.jobs_served,
+            min(options.groups, options.jobs_served),
+            options.rows.most,
         ),
         files,
         retention,

@@ -23,6 +23,7 @@ from katz_graph.executor.calls.rows import taken
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.stream import Lap
 from katz_graph.ir.device import ROW_BUCKETS
+from katz_graph.ir.program import EvaluationRun
 from katz_graph.kernels.attention import attention_order
 from katz_graph.models.stages import Outputs
 from katz_graph.serving.seconds import CallSeconds
@@ -43,6 +44,7 @@ class StageCalls:
         self._stacks = RowStacks()
         self._most: dict[str, int] = {}  # share key -> rows that fit into memory
         self._seconds = CallSeconds()  # by share key
+        self._evaluations = CallSeconds()  # by key of evaluation
         # measured / planned seconds of the last evaluations that one request ran alone
         self._paces: deque[float] = deque(maxlen=EVALUATIONS)
         # share key, rows, and whether they have LoRAs, of calls that may not be complete
@@ -69,6 +71,20 @@ class StageCalls:
         """Sets the planned seconds of calls with this key, by ROW_BUCKETS."""
         if self._rows.most:
             self._seconds.expect(key, dict(zip(ROW_BUCKETS, seconds, strict=True)))
+
+    def expect_evaluations(self, run: EvaluationRun) -> None:
+        """Sets the seconds of evaluations with a run's key until some have run."""
+        if run.key:
+            self._evaluations.expect(run.key, dict(zip(ROW_BUCKETS, run.seconds, strict=True)))
+
+    def ran_evaluation(self, key: str, rows: int, seconds: float) -> None:
+        """Adds an evaluation of one request or several: the rows of all, and its seconds."""
+        if key:
+            self._evaluations.add(key, rows, seconds)
+
+    def evaluation_seconds(self, key: str) -> tuple[float, ...]:
+        """Returns the seconds of evaluations with a key, by ROW_BUCKETS."""
+        return tuple(self._evaluations.seconds(key, rows) or 0.0 for rows in ROW_BUCKETS)
 
     @property
     def shares(self) -> bool:

@@ -91,6 +91,7 @@ _CLASSES: tuple[type, ...] = (
     program.Instance,
     program.Instruction,
     program.Prediction,
+    program.EvaluationRun,
     program.Program,
     events.Progress,
     events.Previewed,

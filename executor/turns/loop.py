@@ -27,6 +27,7 @@ from katz_graph.executor.turns.affinity import Awake, give_way
 from katz_graph.executor.turns.device_order import DeviceOrder, Place
 from katz_graph.executor.turns.openmp import SpinGuard
 from katz_graph.executor.turns.together import OfferingTask, SharedCalls, run_together
+from katz_graph.ir.program import evaluation_key
 from katz_graph.models.loading.residency import NoRoom
 
 OUTSIDE = Place()
@@ -330,6 +331,8 @@ class DeviceThread:
                 jobs[number].task.paired = len(jobs) == 1
             if len(jobs) == 1:
                 return self._run(job, job.task.step)
+            key, rows = evaluation_key(self._keys(job)), sum(one.task.rows for one in jobs)
+            began = time.perf_counter()
             run_together(
                 len(jobs),
                 lambda one: None if jobs[one].future.done() else jobs[one].task.offer,
@@ -337,6 +340,8 @@ class DeviceThread:
                 lambda one, result: self._move(jobs[one], result),
                 lambda some: self._compute([jobs[one] for one in some]),
             )
+            if self._shared is not None:
+                self._shared.ran_evaluation(key, rows, time.perf_counter() - began)
         finally:
             jobs.clear()
             del job  # the traceback of a job's error references this frame

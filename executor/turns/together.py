@@ -63,6 +63,9 @@ class SharedCalls(Protocol):
         apply to rows.
         """
 
+    def ran_evaluation(self, key: str, rows: int, seconds: float) -> None:
+        """Adds an evaluation of several tasks: the rows of all, and its seconds."""
+
     def together(self, offers: Sequence[Any]) -> list[Any]:
         """Computes offers of one key; returns the outputs, or the error, of each."""
 

@@ -72,6 +72,7 @@ def device_program(program: Program, device: str) -> DeviceProgram:
             ),
             instructions={device: program.instructions.get(device, ())},
             prediction=program.prediction,
+            runs=program.runs,
         ),
         _seconds(program, device),
     )

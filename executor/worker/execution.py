@@ -133,6 +133,8 @@ class Execution:
         self._outlook = Outlook(share)
         for key, seconds in self._outlook.expected:
             self._stage_calls.expect(key, seconds)
+        for run in self._outlook.runs:
+            self._stage_calls.expect_evaluations(run)
         self._versions = WeightVersions(program, share.device)
         self._go_on_with(self._versions.deferred.everything)
         self._made_before = {*(op.id for op in program.before), PRESENT}
@@ -275,7 +277,11 @@ class Execution:
             done = self.advance(self._stage_calls.alone(self.offer))
         if self.alone and before < self._evaluation:
             planned = self._outlook.seconds(before + 1, self._evaluation + 1)
-            self._stage_calls.ran(planned, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            self._stage_calls.ran(planned, seconds)
+            run = self._outlook.run(self._evaluation)
+            if run is not None and not self.switched:
+                self._stage_calls.ran_evaluation(run.key, self.rows, seconds)
         return done
 
     def advance(self, outputs: Sequence[Outputs] | None = None) -> bool:
@@ -321,6 +327,11 @@ class Execution:
                 yield None
         self._recorder.emit(last=True)
         self.timing.calls = dict(self._computed)
+        self.timing.evaluations = {
+            run.key: self._stage_calls.evaluation_seconds(run.key)
+            for run in self._outlook.runs
+            if run.key
+        }
         self.timing.reads = {
             reading_key(file): took for file, took in self._adapters.seconds.items()
         }

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 
 from katz_graph.executor.worker.device_program import DeviceProgram
-from katz_graph.ir.program import Instruction
+from katz_graph.ir.program import EvaluationRun, Instruction
 
 
 class Outlook:
     """Derives facts of the loop from a device program. `rows`: of its largest call; `keys`: the
-    share keys of all calls.
+    share keys of all calls; `runs`: of its evaluations.
     """
 
     def __init__(self, share: DeviceProgram) -> None:
@@ -27,6 +27,7 @@ class Outlook:
         planned = program.prediction.evaluations if program.prediction else ()
         planned = planned or (0.0,) * len(program.schedule)
         self._seconds = [*accumulate(reversed((*planned, 0.0)))][::-1]
+        self.runs = program.runs
 
     @property
     def expected(self) -> Iterator[tuple[str, Sequence[float]]]:
@@ -41,6 +42,14 @@ class Outlook:
         end of the loop.
         """
         return self._seconds[first] - (0.0 if end is None else self._seconds[end])
+
+    def run(self, evaluation: int) -> EvaluationRun | None:
+        """Returns the run of an evaluation; None if the plan has none."""
+        for run in self.runs:
+            if evaluation < run.number:
+                return run
+            evaluation -= run.number
+        return None
 
     def upcoming(self, instructions: Iterable[Instruction]) -> Sequence[str] | None:
         """Returns the share keys of the calls up to the next `end`; None if there is other work

@@ -4,7 +4,7 @@ bound region to instruction lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -191,6 +191,25 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationRun:
+    """Describes consecutive evaluations of one kind: their number, the rows of the largest call,
+    and the seconds of one alone. Requests may share evaluations of equal keys, which then take
+    `seconds`, by the rows of all requests (ROW_BUCKETS). Without a key they share none.
+    """
+
+    number: int
+    rows: int
+    alone: float
+    key: str = ""
+    seconds: tuple[float, ...] = ()
+
+
+def evaluation_key(shares: Iterable[str]) -> str:
+    """Returns the key of an evaluation from the share keys of its calls."""
+    return "+".join(sorted({*shares} - {""}))
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """Carries a region through the passes to instruction lists. Each pass sets the fields marked
     with its name.
@@ -238,6 +257,7 @@ class Program:
     # emit: per device
     instructions: Mapping[str, tuple[Instruction, ...]] = field(default_factory=dict)
     prediction: Prediction | None = None  # emit
+    runs: tuple[EvaluationRun, ...] = ()  # emit: of all evaluations
 
 
 class Instances:

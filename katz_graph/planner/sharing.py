@@ -1,5 +1,5 @@
 """Decides which operations of one evaluation may share a call (`merge_key`), and which calls of
-several requests may (`share_key`).
+several requests may (`share_key`), and how long evaluations take then (`evaluation_runs`).
 
 Both compare the stage's block range, patches and kinds of inputs, and the shapes of latent, texts
 and references, but no values of tensors. A worker also compares the shapes of the tensors.
@@ -7,11 +7,14 @@ and references, but no values of tensors. A worker also compares the shapes of t
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import groupby
+from statistics import median
 from typing import Any
 
 from katz_graph.core.recipe import ModelRecipe, digest
-from katz_graph.ir.program import Call, Program, Variant
+from katz_graph.ir.device import ROW_BUCKETS
+from katz_graph.ir.program import Call, EvaluationRun, Program, Variant, evaluation_key
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
@@ -80,6 +83,42 @@ def share_key(program: Program, variant: Variant, call: Call, views: Views) -> s
         () if stage.repeats else tokens,
     )
     return digest(key)[:16]
+
+
+def evaluation_runs(program: Program, seconds: Sequence[float]) -> Iterator[EvaluationRun]:
+    """Yields the runs of evaluations of each kind. `seconds`: of each evaluation alone."""
+    kinds = {
+        index: kind
+        for kind, variant in enumerate(program.variants)
+        for index in variant.evaluations
+    }
+    for kind, run in groupby(range(len(program.schedule)), kinds.__getitem__):
+        indices = list(run)
+        alone = median(seconds[index] for index in indices)
+        calls = [call for segment in program.segments[kind] for call in segment.calls]
+        rows = max((_rows(program, call) for call in calls), default=1)
+        key = evaluation_key(call.shares for call in calls)
+        if len({call.device for call in calls}) > 1 or not key:
+            yield EvaluationRun(len(indices), rows, alone)
+            continue
+        shared = [call for call in calls if call.shares]
+        apart = alone - sum(_seconds(program, call, 1.0) for call in shared)
+        by_rows = tuple(
+            max(apart, 0.0) * more + sum(_seconds(program, call, more) for call in shared)
+            for more in (bucket / rows for bucket in ROW_BUCKETS)
+        )
+        yield EvaluationRun(len(indices), rows, alone, key, by_rows)
+
+
+def _rows(program: Program, call: Call) -> int:
+    return sum(program.rows[name] for name in call.operations)
+
+
+def _seconds(program: Program, call: Call, more: float) -> float:
+    """Returns the planned seconds of a call with this many times its rows."""
+    name, rows = call.operations[0], max(round(_rows(program, call) * more), 1)
+    work = program.work[name].batched(rows / program.rows[name])
+    return program.target.device(call.device).cost(program.keys[name], rows, work)
 
 
 def _switches(variant: Variant) -> bool:

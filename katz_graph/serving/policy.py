@@ -55,6 +55,13 @@ class ReservedTime:
         self.competing = with_due and without_due
         return self.competing and self._owed > 1e-9
 
+    @property
+    def lasts(self) -> float:
+        """Returns the seconds of work after which another kind of task may come next."""
+        if not self.competing:
+            return math.inf
+        return max(self._owed / (1 - RESERVED_SHARE), -self._owed / RESERVED_SHARE)
+
     def charge(self, with_due: float, without_due: float) -> None:
         """Records the seconds that follow a decision. They count if both kinds of tasks waited."""
         if not self.competing:
@@ -159,6 +166,11 @@ class ServingPolicy(Generic[Task]):
             row * sum(entry.rows for entry in entries if entry.due < math.inf),
             row * sum(entry.rows for entry in entries if entry.task in self._without_due),
         )
+
+    @property
+    def lasts(self) -> float:
+        """Returns the seconds of work after which the reserved time changes the last order."""
+        return self._reserved.lasts
 
     def ranked(self, ready: Iterable[Task], now: float) -> list[Task]:
         """Returns the tasks in the order in which they may lead the next call."""

@@ -74,6 +74,9 @@ class Order(Protocol):
         rows: int = ...,
     ) -> None: ...
 
+    @property
+    def lasts(self) -> float: ...
+
     def leave(self, task: int) -> None: ...
 
     def predict(self, task: int, remaining: float | None, rows: int) -> None: ...
@@ -321,9 +324,9 @@ class _Simulation:
         if self.max_rows:
             left = min(left, CALLS_PER_DECISION)
         host = (end for end, _, device, *_ in self.calls if device is None)
-        event = min(arrival, min(host, default=math.inf))
-        if event < math.inf and seconds > 0:
-            left = min(left, max(1.0, math.ceil((event - now) / seconds)))
+        lasts = min(min((arrival, *host)) - now, self.order.lasts)
+        if lasts < math.inf and seconds > 0:
+            left = min(left, max(1.0, math.ceil(lasts / seconds)))
         return left
 
     def _end_calls(self, now: float) -> int | None:

@@ -22,6 +22,7 @@ from katz_graph.executor.calls.stage_calls import StageCalls
 from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask
 from katz_graph.executor.worker.device_program import device_program
 from katz_graph.executor.worker.execution import Execution
+from katz_graph.ir.device import ROW_BUCKETS
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.stages import Outputs
 from katz_graph.planner.passes.expand import expand_sampling
@@ -225,7 +226,14 @@ def test_requests_that_arrive_together_begin_together(sd1: Models, costs: Path) 
         for job in jobs:
             job.result()
         thread.close()
+        (run,) = engine.plan(regions[0]).runs
     assert seen.rows[0] == 3 * 2
+    # each reports how long evaluations take by rows: 3 · 2 rows were measured, which take longer
+    # than 2, but not three times as long
+    for job in jobs:
+        measured = dict(zip(ROW_BUCKETS, job.task.timing.evaluations[run.key], strict=True))
+        assert measured != dict(zip(ROW_BUCKETS, run.seconds, strict=True))
+        assert 0 < measured[1] <= measured[2] <= measured[8]
 
 
 class Slow(Eagerly):

@@ -11,6 +11,7 @@ import pytest
 from planner_devices import MS, region, several
 from planner_graphs import DEVICE, compiled
 
+from katz_graph.ir.device import ROW_BUCKETS
 from katz_graph.planner.compile import PASSES
 from katz_graph.planner.report.describe import as_json
 from katz_graph.planner.report.svg import as_svg
@@ -112,6 +113,20 @@ def test_json_describes_the_same_plan() -> None:
     assert seconds[5] == pytest.approx(34 * MS)
     assert len(seconds) == plan["evaluations"]
     assert 0 < sum(seconds) <= plan["prediction"]["planned_seconds"] * (1 + 1e-9)
+    # two devices compute those with a ControlNet, which no other request shares
+    runs = plan["prediction"]["evaluations"]
+    assert sum(run["number"] for run in runs) == plan["evaluations"]
+    assert [run for run in runs if not run["key"] and not run["seconds_by_rows"]]
+
+
+def test_json_has_the_seconds_of_evaluations_that_requests_may_share() -> None:
+    plan = as_json(compiled(region(), evaluations=20))
+    runs = plan["prediction"]["evaluations"]
+    assert sum(run["number"] for run in runs) == 20
+    for run in runs:
+        by_rows = dict(zip(ROW_BUCKETS, run["seconds_by_rows"], strict=True))
+        assert by_rows[run["rows"]] == pytest.approx(run["alone_seconds"], rel=0.01)
+        assert 0 < by_rows[1] < by_rows[16] and run["key"]
 
 
 def drawn(program):

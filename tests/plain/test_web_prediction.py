@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import pytest
-from web_jobs import ended, job
+from web_jobs import Clock, ended, job
 
 from katz_graph.core.events import Progress
-from katz_graph.web.events import PlanMade
-from katz_graph.web.jobs.job import JobFeatures
+from katz_graph.ir.device import ROW_BUCKETS
+from katz_graph.serving.policy import ServingPolicy
+from katz_graph.serving.simulator import Calls, Request, poisson, simulate
+from katz_graph.web.events import ClientEvent, PlanMade
+from katz_graph.web.jobs.job import Job, JobFeatures
 from katz_graph.web.jobs.queue import JobQueue, NotWaiting
 from katz_graph.web.jobs.remaining import left
 from katz_graph.web.jobs.runtime_estimate import (
     PIXELS,
     Forecast,
     Predictor,
-    Waiting,
     features_of,
     learned,
-    starts,
 )
 
 
@@ -150,34 +154,41 @@ def test_a_cached_job_gives_no_measurements() -> None:
     ) == pytest.approx(0.1)
 
 
-def test_waiting_times_add_up_over_the_places() -> None:
-    assert starts(1, [], []) == [0.0]
-    assert starts(1, [4.0], [Waiting(2.0), Waiting(3.0)]) == [4.0, 6.0, 9.0]
-    assert starts(2, [4.0], [Waiting(2.0), Waiting(3.0)]) == [0.0, 2.0, 4.0]
-    assert starts(2, [4.0, 1.0], [Waiting(5.0)]) == [1.0, 4.0]
-    assert left(10.0, 4.0) == 6.0 and left(10.0, 30.0) == 1.0
-
-
-def test_waiting_times_follow_the_due_times() -> None:
-    late_by_then, free = Waiting(2.0, due=5.0), Waiting(3.0)
-    first = [Waiting(4.0, due=9.0), late_by_then, free]
-    assert starts(1, [], first) == [0.0, 7.0, 4.0, 9.0]
-    taken = Waiting(1.0, taken=True)
-    assert starts(1, [], [taken, *first]) == [0.0, 1.0, 8.0, 5.0, 10.0]
-    # a tenth of the time is reserved for jobs without due times
-    many = [Waiting(1.0, due=100.0)] * 20
-    assert starts(1, [], [*many, free])[-2] == 1.0
-    assert starts(1, [], [*many, free, free])[-2] == 23.0
+def forecast_of(groups: int, seconds: float = 10.0) -> Forecast:
+    """Returns a forecast at 2004 in which a job takes some seconds."""
+    forecast = Forecast(groups, lambda: 2004.0)
+    shape = features(painting())
+    known = ended(job("earlier", started=1000.0), 1000.0 + seconds, seconds={"denoise": 9.0})
+    forecast.learn(known, shape)
+    for each in ("runs", "also", "a", "b", "c"):
+        forecast.know(job(each), shape)
+    return forecast
 
 
 def test_the_forecast_counts_the_rest_of_running_jobs() -> None:
-    forecast = Forecast(1, lambda: 2004.0)
-    shape = features(painting())
-    forecast.learn(ended(job("earlier", started=1000.0), 1010.0, seconds={"denoise": 9.0}), shape)
-    for each in ("runs", "waits"):
-        forecast.know(job(each), shape)
-    assert forecast.starts([job("runs", started=2000.0)], [job("waits")]) == [6.0, 16.0]
-    assert forecast.next_place([job("runs", started=2000.0)]) == 6.0
+    runs, also, a, b = (job(id, started=2000.0) for id in ("runs", "also", "a", "b"))
+    a, b = replace(a, started=None), replace(b, started=None)
+    one = forecast_of(1)
+    found = one.predict([runs], [a, b])
+    assert found.starts == pytest.approx({"runs": 0.0, "a": 6.0, "b": 16.0}, abs=1e-5)
+    assert found.ends == pytest.approx({"runs": 6.0, "a": 16.0, "b": 26.0})
+    assert found.idle == pytest.approx(26.0)
+    assert one.next_place([runs]) == pytest.approx(6.0)
+    assert one.predict([], []).idle == 0.0
+    two = forecast_of(2).predict([runs, replace(also, started=2002.0)], [a, b])
+    assert two.ends == pytest.approx({"runs": 6.0, "also": 8.0, "a": 16.0, "b": 18.0})
+    assert two.idle == pytest.approx(16.0)
+    assert left(10.0, 4.0) == 6.0 and left(10.0, 30.0) == 1.0
+
+
+def test_the_forecast_follows_the_due_times() -> None:
+    a, b, c = (job(id, due=due) for id, due in (("a", None), ("b", 2004 + 25.0), ("c", 2004 + 15)))
+    runs = job("runs", started=2000.0)
+    found = forecast_of(1).predict([runs], [c, b, a]).ends
+    # devices serve the two due ones before the job that runs, which gets a tenth of the time
+    assert found == pytest.approx({"c": 11.0, "b": 22.0, "runs": 26.0, "a": 36.0}, abs=0.5)
+    late = replace(b, due=2004 + 5.0)
+    assert forecast_of(1).predict([], [late, a]).ends == pytest.approx({"a": 10.0, "b": 20.0})
 
 
 def planned(full: float, without: float) -> PlanMade:
@@ -270,6 +281,107 @@ def test_predicted_remaining_seconds_are_compared_with_the_measured_ones() -> No
     # of the first job 6.6 s when 5 + 4 · 0.6 had passed, without the last 2.2; of the second 7.6
     assert (accuracy.predicted, accuracy.measured) == pytest.approx((6.6 + 7.6, 8.8 + 7.6))
     assert accuracy.error == pytest.approx((2.2 / 8.8 + 0.0) / 2)
+
+
+class Noted(ServingPolicy[int]):
+    """Notes when the calls of requests end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+        self.ends: dict[int, list[float]] = {}
+
+    def ranked(self, ready: Iterable[int], now: float) -> list[int]:
+        self._now = now
+        return super().ranked(ready, now)
+
+    def charge(self, members: Collection[int], seconds: float) -> None:
+        super().charge(members, seconds)
+        for task in members:
+            self.ends.setdefault(task, []).append(self._now + seconds)
+
+
+EVALUATIONS = 12
+HOST, TEXT, VAE = 0.1, 0.05, 0.1  # seconds before and after the sampler
+
+
+def of_a_side(key: object, rows: int) -> float:
+    """Returns the seconds of an evaluation of 2 rows, and of 8, which take twice as long."""
+    return float(str(key)) * (1 + (rows - 2) / 6)
+
+
+def shared(key: str) -> PlanMade:
+    run = {
+        "key": key,
+        "number": EVALUATIONS,
+        "rows": 2,
+        "alone_seconds": 0.0,
+        "seconds_by_rows": [of_a_side(key, rows) for rows in ROW_BUCKETS],
+    }
+    return PlanMade("3", {"owner": "cpu", "prediction": {"evaluations": [run]}})
+
+
+def served_error(load: float, rows: int) -> float:
+    """Returns the median error of predicted remaining seconds of 120 jobs with due times, which a
+    simulated device serves after one job of each size that runs alone.
+    """
+    draw = random.Random(1)
+    keys = ["0.02", "0.04", "0.08"]
+    parts = (Calls(None, 1, 0, HOST), Calls(None, 1, own=TEXT)), (Calls(None, 1, own=VAE),)
+    requests, chosen = [], [*keys]
+    for number, arrival in enumerate(islice(poisson(load / 0.86, draw), 123)):
+        chosen += [draw.choice(keys)] if number >= len(keys) else []
+        work = (*parts[0], Calls(chosen[number], EVALUATIONS, 2), *parts[1], parts[0][0])
+        alone = Request(0.0, work).alone(of_a_side)
+        at = 5.0 + 5 * number if number < len(keys) else 20.0 + arrival
+        requests.append(Request(at, work, due=at + 5 * alone))
+    order = Noted()
+    found = simulate(requests, 1, of_a_side, rows, order)
+    clock = Clock(0.0)
+    forecast = Forecast(1, clock, rows)
+    jobs = [
+        job(str(number), created=one.arrival, due=one.due, alone=number < len(keys))
+        for number, one in enumerate(requests)
+    ]
+    served = dict[int, Job]()
+    waiting = JobQueue(clock, lambda one: requests[int(one.id)].alone(of_a_side))
+
+    def arrive(number: int) -> None:
+        waiting.add(jobs[number])
+        forecast.know(jobs[number], JobFeatures(chosen[number], 1.0))
+
+    def start(number: int) -> None:
+        waiting.remove(str(number))
+        served[number] = replace(jobs[number], started=clock.now)
+
+    def report(number: int, event: ClientEvent) -> None:
+        forecast.on_event(served[number], event, lambda: (list(served.values()), list(waiting)))
+
+    def end(number: int) -> None:
+        seconds = {"denoise": 1.0, "prepare": TEXT, "vae": VAE}
+        forecast.ended(ended(served.pop(number), clock.now, seconds=seconds))
+
+    events = list[tuple[float, int, Callable[[], None]]]()
+    for number, one in enumerate(requests):
+        text, *ends = order.ends[number]
+        events += [
+            (one.arrival, number, partial(arrive, number)),
+            (found.starts[number], number, partial(start, number)),
+            (text - TEXT, number, partial(report, number, shared(chosen[number]))),
+            (found.ends[number], number, partial(end, number)),
+        ]
+        for value, at in enumerate(ends[:EVALUATIONS], 1):
+            progress = Progress("3", value, EVALUATIONS, evaluations=True)
+            events.append((at, number, partial(report, number, progress)))
+    for clock.now, _, happen in sorted(events, key=lambda one: one[0]):
+        happen()
+    assert forecast.accuracy.error is not None
+    return forecast.accuracy.error
+
+
+def test_the_rest_of_a_job_includes_the_others_that_run_and_wait() -> None:
+    for load, rows in ((1.1, 0), (1.1, 8), (1.5, 8), (1.8, 8)):
+        assert served_error(load, rows) <= 0.1, (load, rows)
 
 
 def queue_of(*jobs: tuple[str, float]) -> JobQueue:

@@ -20,6 +20,7 @@ from katz_graph.web.jobs.records import digest
 from katz_graph.web.jobs.runtime_estimate import Forecast, features_of
 from katz_graph.web.jobs.store import JobStore
 
+FAR_S = 1e6  # of a due time that a job can meet
 LATER = 10.0  # seconds until a client may retry when the server cannot accept jobs
 TAKEN = {
     "id": ("duplicate_id", "a job with the id {} exists already"),
@@ -161,14 +162,6 @@ class Admission:
         """
         if job.deadline is None:
             return
-        # devices serve the job before running ones that are due later or never
-        served, later = (
-            [one for one in jobs if one.due is not None and job.created <= one.due <= job.deadline]
-            for jobs in (self._dispatcher.served, self._dispatcher.later)
-        )
-        new = replace(job, predicted=0.0)  # so that it keeps its place though it may be late
-        waiting = [*later, *self._dispatcher.queue.with_new(new)]
-        wait = self._forecast.starts(served, waiting)[waiting.index(new)]
         own, time_left = self._forecast.own(features) or 0.0, job.deadline - job.created
         if time_left <= 0:
             raise Refused(409, "deadline", "the deadline has passed")
@@ -178,12 +171,25 @@ class Admission:
                 "deadline",
                 f"the deadline in {time_left:.1f} s cannot be met: the job takes {own:.1f} s",
             )
+        self._forecast.know(job, features)
+        try:
+            if self._end_of(job) <= time_left:
+                return
+            # how long it would take after all other jobs with due times
+            wait = max(0.0, self._end_of(replace(job, due=job.deadline + FAR_S)) - own)
+        finally:
+            self._forecast.forget(job)
         if wait + own > time_left:
             message = (
                 f"the deadline in {time_left:.1f} s cannot be met: the job waits for "
                 f"{wait:.1f} s and takes {own:.1f} s"
             )
             raise Refused(429, "deadline", message, wait + own - time_left)
+
+    def _end_of(self, new: Job) -> float:
+        """Predicts the seconds until a new job ends."""
+        waiting = [*self._dispatcher.later, *self._dispatcher.queue.with_new(new)]
+        return self._forecast.predict(self._dispatcher.served, waiting, new).ends[new.id]
 
     def _earlier(self, earlier: Submitted, submission: Submission) -> Job:
         if earlier.job is not None:

@@ -93,7 +93,7 @@ class Concurrency:
     """Limits the jobs that run at the same time. The runner has `running` jobs. Devices serve the
     earliest `served` of them, the served jobs. The others, the later jobs, prepare their work and
     use a device only while the served jobs do not need it. `groups` of devices serve one job each,
-    or several that share calls.
+    or several that share calls, with at most `rows` rows each (0: jobs share none).
 
     A job that is due before all jobs of the runner is urgent: devices serve it first, even if the
     runner has no place for it, one for each group.
@@ -102,6 +102,7 @@ class Concurrency:
     running: int = 1
     served: int = 1
     groups: int = 1
+    rows: int = 0
 
 
 class Dispatcher:
@@ -228,7 +229,11 @@ class Dispatcher:
                 attempt.wrote.add(file)
                 self.spawn(self._note(self._wrote(attempt, [file])))
             case PlanMade() | Progress():
-                self._forecast.on_event(attempt.job, reported.event)
+                self._forecast.on_event(
+                    attempt.job,
+                    reported.event,
+                    lambda: (self.served, [*self.later, *self.queue]),
+                )
         self._emit(attempt.job, reported.event)
 
     def lost(self, ids: Sequence[str], why: str, blamed: bool = True) -> None:

@@ -20,7 +20,7 @@ from katz_graph.web.jobs.job import NO_DUE_TIMES, DueTimes, Job, JobFeatures, Su
 from katz_graph.web.jobs.queue import NotWaiting
 from katz_graph.web.jobs.remaining import Accuracy
 from katz_graph.web.jobs.retention import KEY_RETENTION_S, JobFiles, Retention, outdated
-from katz_graph.web.jobs.runtime_estimate import RECENT, Forecast, by_id, features_of
+from katz_graph.web.jobs.runtime_estimate import RECENT, Forecast, features_of
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import MB, Limits
 
@@ -53,7 +53,7 @@ class Jobs:
     ) -> None:
         self._store, self._files, self._changed, self._clock = store, files, changed, clock
         self._limits, self._retention = limits, retention
-        self._forecast = Forecast(concurrency.groups, clock)
+        self._forecast = Forecast(concurrency.groups, clock, concurrency.rows)
         self._dispatcher = Dispatcher(
             store,
             files,
@@ -240,15 +240,17 @@ class Jobs:
 
     def expected_wait(self) -> float:
         """Predicts the seconds until a new job would start."""
-        return self._forecast.starts(self.served, self.waiting)[-1]
+        return self._forecast.predict(self.served, self.waiting).idle
 
     def expected_waits(self) -> Mapping[str, float]:
         """Predicts the seconds until each waiting job starts."""
-        return by_id(self.waiting, self._forecast.starts(self.served, self.waiting))
+        waiting = self.waiting
+        starts = self._forecast.predict(self.served, waiting).starts
+        return {job.id: starts[job.id] for job in waiting}
 
     def remaining(self, job: Job) -> float | None:
         """Predicts the remaining seconds of a job that the runner has; None if nothing is known."""
-        return self._forecast.remaining(job)
+        return self._forecast.remaining(job, self.served, self.waiting)
 
     @property
     def accuracy(self) -> Accuracy:

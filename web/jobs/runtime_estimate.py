@@ -8,19 +8,19 @@ is evaluations x pixels x pictures.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from katz_graph.serving.policy import ReservedTime, can_meet
+from katz_graph.serving.simulator import Calls, Request, forecast
 from katz_graph.web.events import ClientEvent
 from katz_graph.web.jobs.job import Job, JobFeatures
 from katz_graph.web.jobs.records import as_text
-from katz_graph.web.jobs.remaining import SAME_SHAPE, SHAPES, Accuracy, RunningJobs, left
+from katz_graph.web.jobs.remaining import SAME_SHAPE, SHAPES, Accuracy, RunningJobs, left, undivided
 
 SEEDS = ("seed", "noise_seed", "control_after_generate")
 # inputs with such a name, or `..._<name>`, `<name>_...`
@@ -30,6 +30,8 @@ RECENT = 100  # jobs of any shape used to fit seconds to work
 UNKNOWN = 10.0  # predicted seconds of a job before any sample exists
 PIXELS = 512 * 512  # of a picture without a size in the graph
 STEPS = 20  # of a sampler with steps from another node
+SAME_FORECAST_S = 0.25  # seconds for which a forecast of the same jobs counts
+BEGIN = 1.0  # of forecasts; all jobs have arrived before
 
 
 def features_of(prompt: Mapping[str, Any], targets: Sequence[str]) -> JobFeatures:
@@ -96,43 +98,6 @@ def learned(job: Job, features: JobFeatures) -> float | None:
     # if jobs share a device, a job's duration includes the time of others
     known = job.device_seconds
     return max(0.0, job.ended - job.started) if known is None else known
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A waiting job: its predicted seconds, and the seconds until it is due (inf: never)."""
-
-    seconds: float
-    due: float = math.inf
-    taken: bool = False  # the runner has it already
-
-
-def starts(slots: int, running: Iterable[float], waiting: Sequence[Waiting]) -> list[float]:
-    """Simulates the queue on `slots` groups of devices. `running` are the remaining seconds of
-    running jobs, `waiting` the jobs in the order of the queue; jobs that become late go behind the
-    others. Returns the seconds until each waiting job starts, and last, until one more job would
-    start.
-    """
-    free = [0.0] * slots
-    for seconds in sorted(running, reverse=True):
-        heapq.heapreplace(free, free[0] + seconds)
-    times = [0.0] * len(waiting)
-    taken, due, without_due, late = (deque[int]() for _ in range(4))
-    for number, job in enumerate(waiting):
-        (taken if job.taken else due if job.due < math.inf else without_due).append(number)
-    reserved = ReservedTime()
-    for _ in waiting:
-        now = free[0]
-        while not taken and due and not can_meet(waiting[due[0]].due, waiting[due[0]].seconds, now):
-            late.append(due.popleft())
-        others_first = reserved.comes_first(bool(due and not taken), bool(without_due))
-        ready = taken or (due if due and not others_first else without_due or late)
-        number = ready.popleft()
-        seconds = waiting[number].seconds
-        reserved.charge(*((0.0, seconds) if others_first else (seconds, 0.0)))
-        times[number] = now
-        heapq.heapreplace(free, now + seconds)
-    return [*times, free[0]]
 
 
 def _inputs(entry: Any) -> Mapping[str, Any]:
@@ -218,39 +183,72 @@ def _number(value: Any, otherwise: float) -> float:
     )
 
 
-class Forecast:
-    """Forecasts start times and remaining seconds from the features of waiting and running jobs,
-    and from the progress of running ones.
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Seconds from now until jobs start and end, by id, and until a group of devices has no more
+    work.
     """
 
-    def __init__(self, slots: int, clock: Callable[[], float]) -> None:
-        self._slots, self._clock = slots, clock
+    starts: Mapping[str, float]
+    ends: Mapping[str, float]
+    idle: float
+
+
+class Forecast:
+    """Forecasts starts and ends of jobs: serves what is left of those that wait and run in the
+    order of devices (`katz_graph.serving.simulator`). `slots`: groups of devices; `rows`: most rows
+    of the calls that jobs share.
+    """
+
+    def __init__(self, slots: int, clock: Callable[[], float], rows: int = 0) -> None:
+        self._slots, self._rows, self._clock = slots, rows, clock
         self._predictor = Predictor()
         self._alone = Predictor()  # from jobs that ran alone
         self._features: dict[str, JobFeatures] = {}
         self._running = RunningJobs()
+        self._devices: dict[str, int] = {}  # groups by the device that advances samplers
+        # the last forecast: its jobs and time
+        self._last: tuple[Sequence[str], float, Predicted] | None = None
 
     def know(self, job: Job, features: JobFeatures) -> None:
         """Adds a waiting or running job."""
         self._features[job.id] = features
 
-    def on_event(self, job: Job, event: ClientEvent) -> None:
-        """Follows the progress of a running job."""
+    def forget(self, job: Job) -> None:
+        """Removes a job that was not admitted."""
+        self._features.pop(job.id, None)
+
+    def on_event(
+        self,
+        job: Job,
+        event: ClientEvent,
+        others: Callable[[], tuple[Sequence[Job], Sequence[Job]]] = lambda: ((), ()),
+    ) -> None:
+        """Follows the progress of a running job. `others`: the served and the waiting jobs."""
         now = self._clock()
         self._running.on_event(job.id, event, now)
-        if job.started is not None:
-            self._running.note(job.id, self.remaining(job), now - job.started, now)
+        if job.started is None or (work := self._work(job)) is None:
+            return
+        elapsed, alone = now - job.started, self._request(job, work).alone(self._running.seconds_of)
+        if self._running.is_half_done(job.id, alone, elapsed):
+            served, waiting = others()
+            if job.id not in {one.id for one in served}:
+                served = [job, *served]
+            remaining = self.predict(served, waiting).ends[job.id]
+            if elapsed >= remaining:
+                self._running.note(job.id, remaining, now)
 
     def returned(self, job: Job) -> None:
         """Forgets the progress of a job that starts again."""
         self._running.forget(job.id)
+        self._last = None
 
     def ended(self, job: Job) -> None:
         """Removes a job that ended and learns from it."""
         features = self._features.pop(job.id, None)
-        if features is not None and learned(job, features) is not None and job.ended is not None:
+        if features is not None and learned(job, features) is not None:
             self.learn(job, features)
-            self._running.ended(job.id, features.shape, job.started or job.ended, job.ended)
+            self._running.ended(job, features.shape)
         self._running.forget(job.id)
 
     def learn(self, job: Job, features: JobFeatures) -> None:
@@ -275,54 +273,85 @@ class Forecast:
         alone = self._alone.of_shape(features)
         return self._predictor.seconds(features) if alone is None else alone
 
-    def starts(self, running: Iterable[Job], waiting: Sequence[Job]) -> list[float]:
-        """Predicts the seconds until each waiting job starts, and last until one more would. The
-        jobs wait in the order of the queue, after those that the runner has.
+    def predict(
+        self, served: Sequence[Job], waiting: Sequence[Job], new: Job | None = None
+    ) -> Predicted:
+        """Predicts starts and ends of the served jobs and of those that wait, in the order of the
+        queue, after those that the runner has. `new`: one of those that wait, which is not admitted
+        yet; without predictions it takes no time.
         """
-        now = self._clock()
-        ahead = [
-            Waiting(
-                self._seconds(job),
-                math.inf if job.due is None else job.due - now,
-                job.status == "in_progress",
-            )
-            for job in waiting
-        ]
-        return starts(self._slots, map(self._left, running), ahead)
+        now, jobs = self._clock(), [*served, *waiting]
+        ids = [job.id for job in jobs]
+        if new is None and self._last is not None:
+            known, made, predicted = self._last
+            if known == ids and now - made < SAME_FORECAST_S:
+                passed = now - made
+                return Predicted(
+                    {id: max(0.0, at - passed) for id, at in predicted.starts.items()},
+                    {id: max(0.0, at - passed) for id, at in predicted.ends.items()},
+                    max(0.0, predicted.idle - passed),
+                )
+        requests = []
+        for place, job in enumerate(jobs):
+            work = self._work(job) or self._whole(job, 0.0 if job is new else UNKNOWN)
+            requests.append(self._request(job, work, place))
+        found = forecast(requests, self._slots, cache(self._running.seconds_of), self._rows, BEGIN)
+        predicted = Predicted(
+            {ids[number]: at - BEGIN for number, at in found.starts.items()},
+            {ids[number]: at - BEGIN for number, at in found.ends.items()},
+            found.idle - BEGIN,
+        )
+        if new is None:
+            self._last = ids, now, predicted
+        return predicted
 
-    def next_place(self, running: Iterable[Job]) -> float:
-        """Predicts the seconds until a running job ends, which frees a place in the queue."""
-        return min(map(self._left, running), default=UNKNOWN)
+    def next_place(self, served: Sequence[Job]) -> float:
+        """Predicts the seconds until a served job ends, which frees a place in the queue."""
+        return min(self.predict(served, ()).ends.values(), default=UNKNOWN)
 
-    def remaining(self, job: Job) -> float | None:
-        """Predicts the remaining seconds of a job that the runner has; None if nothing is known."""
-        now, features = self._clock(), self._features.get(job.id)
-        if features is None:
+    def remaining(
+        self, job: Job, served: Sequence[Job] = (), waiting: Sequence[Job] = ()
+    ) -> float | None:
+        """Predicts the remaining seconds of a job that the runner has, next to the served and the
+        waiting jobs; None if nothing is known.
+        """
+        if self._work(job) is None:
             return None
-        elapsed, predicted = now - (job.started or now), self._predictor.seconds(features)
-        return self._running.left(job.id, features, predicted, elapsed, now)
+        if job.id not in {one.id for one in (*served, *waiting)}:
+            served = [job, *served]
+        return self.predict(served, waiting).ends[job.id]
 
     @property
     def accuracy(self) -> Accuracy:
         """Compares predicted with measured remaining seconds."""
         return self._running.accuracy
 
-    def _left(self, job: Job) -> float:
-        known, now = self.remaining(job), self._clock()
-        return left(UNKNOWN, now - (job.started or now)) if known is None else known
-
     def predicted(self, job: Job) -> float | None:
         """Predicts the seconds of a job from all jobs that have completed until now."""
         features = self._features.get(job.id)
         return job.predicted if features is None else self._predictor.seconds(features)
 
-    def _seconds(self, job: Job) -> float:
-        known = self.predicted(job)
-        return UNKNOWN if known is None else known
+    def _work(self, job: Job) -> tuple[Calls, ...] | None:
+        """Returns what is left of a job; None if nothing is known."""
+        now, features = self._clock(), self._features.get(job.id)
+        if features is None:
+            return None
+        elapsed, predicted = now - (job.started or now), self._predictor.seconds(features)
+        return self._running.left(job.id, features, predicted, elapsed, now)
 
+    def _whole(self, job: Job, unknown: float) -> tuple[Calls, ...]:
+        """Returns the work of a job without features, of `unknown` seconds without prediction."""
+        predicted = self.predicted(job)
+        elapsed = self._clock() - (job.started or self._clock())
+        return undivided(left(unknown if predicted is None else predicted, elapsed))
 
-def by_id(jobs: Sequence[Job], times: Sequence[float]) -> Mapping[str, float]:
-    """Maps the ids of waiting jobs to their times. Ignores an additional last time, such as
-    `starts` returns.
-    """
-    return {job.id: seconds for job, seconds in zip(jobs, times, strict=False)}
+    def _request(self, job: Job, work: tuple[Calls, ...], place: int = 0) -> Request:
+        """Returns a job as a request at a place of the queue. Times count from BEGIN."""
+        device = self._running.device(job.id)
+        number = self._devices.setdefault(device, len(self._devices)) if device else None
+        return Request(
+            (place + 1) * 1e-6,
+            work,
+            math.inf if job.due is None else BEGIN + job.due - self._clock(),
+            device=None if number is None else number % self._slots,
+        )

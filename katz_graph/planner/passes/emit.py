@@ -16,17 +16,19 @@ from katz_graph.ir.program import PRESENT, Instance, Instances, Instruction, Pro
 from katz_graph.ir.region import Operation, Ref
 from katz_graph.planner.queries import adapters, weight_sets
 from katz_graph.planner.report.explain import predict, profile_note, reading_notes
+from katz_graph.planner.sharing import evaluation_runs
 
 
 def emit(program: Program) -> Program:
-    """Sets `instructions`, for the devices that have work, and `prediction`. Adds to `notes` the
-    waits for LoRAs, and the share of stages without a profile.
+    """Sets `instructions`, for the devices that have work, `prediction` and `runs`. Adds to `notes`
+    the waits for LoRAs, and the share of stages without a profile.
     """
     prediction = predict(program)
     return replace(
         program,
         instructions=_Lists(program).written(),
         prediction=prediction,
+        runs=tuple(evaluation_runs(program, prediction.evaluations)),
         notes=(*program.notes, *reading_notes(program, prediction), *profile_note(program)),
     )
 

@@ -14,6 +14,7 @@ from katz_graph.planner.queries import opaque_functions
 from katz_graph.planner.report.document import (
     PLAN,
     DescribedCall,
+    DescribedEvaluations,
     DescribedLink,
     DescribedOperation,
     DescribedPlan,
@@ -165,4 +166,8 @@ def _prediction(program: Program) -> DescribedPrediction | None:
         known.period,
         known.binding,
         known.evaluations,
+        tuple(
+            DescribedEvaluations(run.number, run.rows, run.alone, run.key, run.seconds)
+            for run in program.runs
+        ),
     )

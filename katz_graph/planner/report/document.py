@@ -145,10 +145,26 @@ class DescribedTimeline:
 
 
 @dataclass(frozen=True, slots=True)
+class DescribedEvaluations:
+    """Describes consecutive evaluations of one kind: the number of them, the rows of the largest
+    call, and the seconds of one alone. Requests may share evaluations of equal keys, which then
+    take `seconds_by_rows`, for 1, 2, 4, 8 and 16 rows of all requests; without a key they share
+    none.
+    """
+
+    number: int
+    rows: int
+    alone_seconds: float
+    key: str
+    seconds_by_rows: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DescribedPrediction:
     """Predicts the seconds of a request: as planned, with free communication and unlimited devices,
     and one operation after the other. Also predicts an evaluation's steady period and names its
     limit (`binding`). `evaluation_seconds`: seconds until each prediction, from the one before.
+    `evaluations`: those of a request whose devices other requests may use.
     """
 
     planned_seconds: float
@@ -157,6 +173,7 @@ class DescribedPrediction:
     period_seconds: float
     binding: str
     evaluation_seconds: tuple[float, ...]
+    evaluations: tuple[DescribedEvaluations, ...]
 
 
 @dataclass(frozen=True, slots=True)

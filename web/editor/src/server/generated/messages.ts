@@ -482,6 +482,7 @@ export interface DescribedSpan {
  * Predicts the seconds of a request: as planned, with free communication and unlimited devices,
  * and one operation after the other. Also predicts an evaluation's steady period and names its
  * limit (`binding`). `evaluation_seconds`: seconds until each prediction, from the one before.
+ * `evaluations`: those of a request whose devices other requests may use.
  */
 export interface DescribedPrediction {
   planned_seconds: number;
@@ -490,6 +491,20 @@ export interface DescribedPrediction {
   period_seconds: number;
   binding: string;
   evaluation_seconds: number[];
+  evaluations: DescribedEvaluations[];
+}
+/**
+ * Describes consecutive evaluations of one kind: the number of them, the rows of the largest
+ * call, and the seconds of one alone. Requests may share evaluations of equal keys, which then
+ * take `seconds_by_rows`, for 1, 2, 4, 8 and 16 rows of all requests; without a key they share
+ * none.
+ */
+export interface DescribedEvaluations {
+  number: number;
+  rows: number;
+  alone_seconds: number;
+  key: string;
+  seconds_by_rows: number[];
 }
 /**
  * Answers `/katz/tokens`: the lengths of prompts, by node and input.
