@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from katz_graph.core.recipe import Component, ConditioningEntry, ModelRecipe
     from katz_graph.ir.device import Work
     from katz_graph.ir.values import Parametrisation
+    from katz_graph.models.active import Layers
+    from katz_graph.models.costs.layers import LayeredWork
     from katz_graph.sampling.noise_table import NoiseTable
 
 ROW_LORAS = "row_loras"
@@ -56,9 +58,22 @@ class WorkCounts(Protocol):
         self, config: Mapping[str, Any], stage: str, sizes: Sized, value_bytes: int = 4
     ) -> Work: ...
 
+    def layers(
+        self,
+        config: Mapping[str, Any],
+        stage: str,
+        sizes: Sized,
+        active: Mapping[int, int],
+        value_bytes: int = 4,
+    ) -> LayeredWork: ...
+
 
 Count = Callable[[Mapping[str, Any], Extent, WorkCounts], "Work | None"]
 """Returns the work of one call from the inputs of its operation, or None if it is negligible."""
+CountLayers = Callable[[Mapping[str, Any], Extent, WorkCounts, Mapping[int, int]], "LayeredWork"]
+"""Returns the work of a call by transformer layer. The last argument maps the number of tokens of a
+layer to the number of active ones.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +94,7 @@ class Loop:
 class Sized:
     """Holds the sizes for counting a stage: `height` and `width` of the latent, even for VAEs;
     `tokens` of the text; the block range of stage nodes; `cached`: cross-attention reads cached
-    keys and values.
+    keys and values; `layers`: what transformer layers read from a template.
     """
 
     batch: int
@@ -89,6 +104,7 @@ class Sized:
     first_block: int = 0
     last_block: int | None = None
     cached: bool = True
+    layers: Layers | None = None
 
 
 Example = tuple[Callable[[], "list[Tensor]"], "Sequence[nn.Module]"]
@@ -196,6 +212,8 @@ class Stage:
     # inputs with a text that only cross-attention reads, tensors [B, T, D]: repeated along the
     # tokens it gives the same result, so requests with other lengths may share a call
     repeats: tuple[str, ...] = ()
+    # set if transformer layers may compute the active tokens of an edit only
+    count_layers: CountLayers | None = None
     for_all_rows: bool = False  # one result for all rows: calls are never shared
     placeable: bool = False  # `--place` accepts its name
     group: str = ""  # name of several stages in `--place`

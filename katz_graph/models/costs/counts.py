@@ -15,6 +15,7 @@ from katz_graph.core.recipe import digest
 from katz_graph.ir.device import Work
 from katz_graph.models.costs.formula import Formula
 from katz_graph.models.costs.formula import sizes as variables
+from katz_graph.models.costs.layers import LayeredFormula, LayeredWork, layer_sizes
 from katz_graph.models.family import family_of_class
 from katz_graph.models.stage_registry import stage as declared
 from katz_graph.models.stages import Sized
@@ -40,6 +41,7 @@ class Counts:
     def __init__(self, store: FormulaStore | None = None) -> None:
         self._store = store
         self._known: dict[str, Formula] = {}
+        self._layered: dict[str, LayeredFormula] = {}
 
     def work(
         self,
@@ -67,6 +69,34 @@ class Counts:
         text = json.dumps(dict(config), sort_keys=True)
         formula = self._formula(text, stage, row, sizes.first_block, sizes.last_block)
         return formula.work(variables(batch, sizes.height, sizes.width, tokens), value_bytes)
+
+    def layers(
+        self,
+        config: Mapping[str, Any],
+        stage: str,
+        sizes: Sized,
+        active: Mapping[int, int],
+        value_bytes: int = 4,
+    ) -> LayeredWork:
+        """Returns the result of `layer_cost.layered_work`, from a formula if possible."""
+        if _is_tiny(config, sizes):
+            from katz_graph.models.costs.layer_cost import layered_work
+
+            return layered_work(config, stage, sizes, active, value_bytes)
+        text = json.dumps(dict(config), sort_keys=True)
+        key = digest((text, stage, sizes.first_block, sizes.last_block, "layers", _software()))
+        if key not in self._layered:
+            known = self._store.formula(key) if self._store else None
+            formula = LayeredFormula.read(known) if known else None
+            if formula is None:
+                from katz_graph.models.costs.layer_cost import layered_formula
+
+                formula = layered_formula(text, stage, sizes.first_block, sizes.last_block)
+                if self._store is not None:
+                    self._store.keep_formula(key, formula.text())
+            self._layered[key] = formula
+        at = layer_sizes(sizes.batch, sizes.height, sizes.width, sizes.tokens, active)
+        return self._layered[key].work(at, value_bytes)
 
     def unprepared(self, config: Mapping[str, Any]) -> tuple[str, ...]:
         """Lists the blocks of a network, ControlNet or text encoder that run their library's

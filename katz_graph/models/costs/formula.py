@@ -40,12 +40,12 @@ def sizes(batch: int, height: int, width: int, tokens: int) -> dict[str, int]:
 PRIMES: Mapping[str, int] = sizes(BATCH, HEIGHT, WIDTH, TOKENS)
 
 
-def terms(counted: Iterable[int]) -> Terms:
-    """Turns numbers counted at PRIMES into a sum of products."""
+def terms(counted: Iterable[int], primes: Mapping[str, int] = PRIMES) -> Terms:
+    """Turns numbers counted at sizes that are distinct primes into a sum of products."""
     found: dict[str, int] = {}
     for number in counted:
         names = []
-        for name, prime in PRIMES.items():
+        for name, prime in primes.items():
             while number and number % prime == 0:
                 number //= prime
                 names.append(name)

@@ -62,7 +62,7 @@ def stage_call(config: Mapping[str, Any], stage: str, sizes: Sized) -> Callable[
 @lru_cache(maxsize=1024)
 def _work(config: str, stage: str, sizes: Sized, value_bytes: int) -> Work:
     counted = _counted(module_on_meta(config), stage, sizes)
-    return _formula(counted, lambda numbers: {"": sum(numbers)}).work({}, value_bytes)
+    return formula_of(counted, lambda numbers: {"": sum(numbers)}).work({}, value_bytes)
 
 
 @lru_cache(maxsize=256)
@@ -82,7 +82,7 @@ def stage_formula(
             f"a {type(module).__name__} of {levels} resolutions cannot be planned, expected at "
             f"most {LEVELS}"
         )
-    return _formula(
+    return formula_of(
         _counted(
             module, stage, Sized(BATCH, HEIGHT, WIDTH, row or TOKENS, first_block, last_block)
         ),
@@ -106,8 +106,8 @@ class Counted:
 def _counted(module: Any, stage: str, sizes: Sized) -> Counted:
     with torch.no_grad(), FusedAttention():
         call, used = declared(stage).sized(module, sizes)
-    operations = _Operations()
-    with torch.no_grad(), operations, _Functions(operations) as functions:
+    operations = Operations()
+    with torch.no_grad(), operations, Functions(operations) as functions:
         outputs = call()
     return Counted(
         flops=(*operations.flops, *functions.flops),
@@ -119,7 +119,7 @@ def _counted(module: Any, stage: str, sizes: Sized) -> Counted:
     )
 
 
-def _formula(counted: Counted, summed: Callable[[Iterable[int]], Terms]) -> Formula:
+def formula_of(counted: Counted, summed: Callable[[Iterable[int]], Terms]) -> Formula:
     return Formula(
         summed(counted.flops),
         summed(counted.written),
@@ -132,11 +132,15 @@ def _formula(counted: Counted, summed: Callable[[Iterable[int]], Terms]) -> Form
 
 
 @lru_cache(maxsize=16)
-@torch.inference_mode(False)
 def module_on_meta(config: str) -> Any:
+    """Returns `built_on_meta`. The module is cached and must not be changed."""
+    return built_on_meta(config)
+
+
+@torch.inference_mode(False)
+def built_on_meta(config: str) -> Any:
     """Builds a module on the meta device from a configuration (JSON). Converts it to float32,
-    because libraries change torch's default dtype for all threads while they load. The module is
-    cached and must not be changed.
+    because libraries change torch's default dtype for all threads while they load.
     """
     values = json.loads(config)
     with on_meta(), quiet():
@@ -169,7 +173,7 @@ class FusedAttention(TorchFunctionMode):
         return query.new_empty(*query.shape[:-1], value.shape[-1])
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations and written bytes of each operation; views write nothing."""
 
     def __init__(self) -> None:
@@ -200,12 +204,12 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-class _Functions(FusedAttention):
+class Functions(FusedAttention):
     """Also marks calls of linear layers, because these copy a channels-last input of several
     pictures, but not of one.
     """
 
-    def __init__(self, operations: _Operations) -> None:
+    def __init__(self, operations: Operations) -> None:
         super().__init__()
         self._operations = operations
 

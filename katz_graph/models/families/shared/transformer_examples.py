@@ -54,7 +54,7 @@ def blocks(module: Any, sizes: Sized) -> Example:
     tokens = replace(tokens, skips=(tokens.hidden,) * len(before))
 
     def call() -> list[Tensor]:
-        made = run_blocks(module, tokens, numbers, fixed)
+        made = run_blocks(module, tokens, numbers, fixed, layers=sizes.layers)
         text = [] if made.text is None else [made.text]
         return [made.hidden, made.embedding, *text, *made.skips]
 

@@ -38,7 +38,7 @@ def encode(module: Any, sizes: Sized) -> Example:
     blocks = module.down_blocks[first : None if last is None else last + 1]
 
     def call() -> list[Tensor]:
-        state = unet.encode(module, start, text, cached, first, last, added)
+        state = unet.encode(module, start, text, cached, first, last, added, layers=sizes.layers)
         return [state.hidden, *state.skips[done:]]
 
     return call, [*([] if first else entry), *blocks]
@@ -47,7 +47,10 @@ def encode(module: Any, sizes: Sized) -> Example:
 def mid(module: Any, sizes: Sized) -> Example:
     step, text, cached, added = _given(module, sizes)
     deep = unet.encode(module, step, text, cached, added=added)
-    return lambda: [unet.mid(module, deep, text, cached).hidden], [module.mid_block]
+    return (
+        lambda: [unet.mid(module, deep, text, cached, sizes.layers).hidden],
+        [module.mid_block],
+    )
 
 
 def decode(module: Any, sizes: Sized) -> Example:
@@ -60,7 +63,13 @@ def decode(module: Any, sizes: Sized) -> Example:
 
     def call() -> list[Tensor]:
         state, prediction = unet.decode(
-            module, before, text, cached, first_block=first, last_block=last
+            module,
+            before,
+            text,
+            cached,
+            first_block=first,
+            last_block=last,
+            layers=sizes.layers,
         )
         return [state.hidden if prediction is None else prediction]
 

@@ -8,6 +8,7 @@ from typing import Any
 from katz_graph.core.recipe import Component, ModelRecipe
 from katz_graph.ir.device import Work
 from katz_graph.models.configuration import config
+from katz_graph.models.costs.layers import LayeredWork
 from katz_graph.models.costs.sums import total
 from katz_graph.models.families.shared.stages import (
     channels_once,
@@ -15,7 +16,16 @@ from katz_graph.models.families.shared.stages import (
     text_once,
 )
 from katz_graph.models.families.unet.architecture import unet_architecture
-from katz_graph.models.stages import Blocks, Extent, Module, Sized, Stage, WorkCounts, uncounted
+from katz_graph.models.stages import (
+    Blocks,
+    CountLayers,
+    Extent,
+    Module,
+    Sized,
+    Stage,
+    WorkCounts,
+    uncounted,
+)
 
 COMPUTE, EXAMPLES = (
     f"katz_graph.models.families.unet.{module}" for module in ("compute", "examples")
@@ -30,11 +40,26 @@ def _work(name: str) -> Callable[[Mapping[str, Any], Extent, WorkCounts], Work]:
     """Returns the work function of a stage that runs a range of a network's blocks."""
 
     def count(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> Work:
-        batch, _, height, width = extent.shape
-        first, last = inputs.get("first_block", 0), inputs.get("last_block", -1)
-        last = None if last == -1 else last
-        sizes = Sized(batch, height, width, extent.tokens, first, last)
+        sizes = _sizes(inputs, extent)
         return counts.work(config(_network(inputs)), name, sizes, extent.value_bytes)
+
+    return count
+
+
+def _sizes(inputs: Mapping[str, Any], extent: Extent) -> Sized:
+    batch, _, height, width = extent.shape
+    first, last = inputs.get("first_block", 0), inputs.get("last_block", -1)
+    return Sized(batch, height, width, extent.tokens, first, None if last == -1 else last)
+
+
+def _layers(name: str) -> CountLayers:
+    """Returns the function that counts a stage's work by transformer layer."""
+
+    def count(
+        inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts, active: Mapping[int, int]
+    ) -> LayeredWork:
+        sizes = _sizes(inputs, extent)
+        return counts.layers(config(_network(inputs)), name, sizes, active, extent.value_bytes)
 
     return count
 
@@ -71,6 +96,7 @@ def _part(name: str, compute: str, bind: str = "", **declared: Any) -> Stage:
     """Declares one of the three stages of a UNet."""
     return Stage(
         **_counted(name, compute, bind),
+        count_layers=_layers(name),
         costed=True,
         holds_weights=True,
         placeable=True,
