@@ -42,7 +42,7 @@ class RunOptions(WorkflowOptions):
 class PlanOptions(WorkflowOptions):
     after: str = option(
         "stop after this pass: "  # one of planner.compile.PASSES
-        "expand, variants, fit, hoist, late, decompose, cost, search, segment, emit",
+        "expand, variants, fit, hoist, late, decompose, cost, search, reuse, segment, emit",
         "emit",
     )
     svg: Path | None = option("draw two evaluations")

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from katz_graph.ir.device import Target, Work
 from katz_graph.ir.region import Operation, Previous, Ref, Region
+from katz_graph.ir.reuse import Reuse
 from katz_graph.ir.tree import Tree
 
 
@@ -250,9 +251,10 @@ class Program:
     # search: seconds of the fastest plan on one device, relative to this plan; None: not considered
     alone: float | None = None
     notes: tuple[str, ...] = ()  # search: reasons for the choice, in sentences
-    template: TemplateUse | None = None
+    template: TemplateUse | None = None  # reuse: None if no layer reads it
     # reuse: operation of the loop -> its layers that read the template
     reused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    reuse: Reuse | None = None  # reuse: None without a template
     segments: tuple[tuple[Segment, ...], ...] = ()  # segment: per variant
     # emit: per device
     instructions: Mapping[str, tuple[Instruction, ...]] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from katz_graph.core.errors import InputError
 from katz_graph.ir.device import Target
 from katz_graph.ir.program import EvaluationPoint, Program
 from katz_graph.ir.region import Region
+from katz_graph.ir.reuse import OfferedTemplate
 from katz_graph.planner.passes.cost import Count, Length, Unprepared, all_prepared, cost
 from katz_graph.planner.passes.decompose import decompose
 from katz_graph.planner.passes.deferred_loras import (
@@ -21,6 +22,7 @@ from katz_graph.planner.passes.deferred_loras import (
 )
 from katz_graph.planner.passes.emit import emit
 from katz_graph.planner.passes.hoist import hoist
+from katz_graph.planner.passes.reuse import CountLayers, reuse, uncounted
 from katz_graph.planner.passes.segment import segment
 from katz_graph.planner.passes.variants import Decide, variants
 from katz_graph.planner.searching.search import search
@@ -34,6 +36,7 @@ PASSES = (
     "decompose",
     "cost",
     "search",
+    "reuse",
     "segment",
     "emit",
 )
@@ -52,6 +55,8 @@ class Known:
     profiled: Profiled = no_profile
     taken_by_texts: HasTextWeights = lambda file: True
     unprepared: Unprepared = all_prepared
+    template: OfferedTemplate | None = None  # None: no activations are reused
+    count_layers: CountLayers = uncounted  # work of an operation by layer, with a template
 
 
 def compile_region(region: Region, known: Known, target: Target, after: str = "emit") -> Program:
@@ -70,6 +75,7 @@ def compile_region(region: Region, known: Known, target: Target, after: str = "e
             program, known.shape, known.count, known.length, known.unprepared
         ),
         "search": search,
+        "reuse": lambda program: reuse(program, known.template, known.count_layers),
         "segment": segment,
         "emit": emit,
     }

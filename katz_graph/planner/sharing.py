@@ -81,6 +81,7 @@ def share_key(program: Program, variant: Variant, call: Call, views: Views) -> s
         cells,
         forms,
         () if stage.repeats else tokens,
+        *_reused(program, operation),
     )
     return digest(key)[:16]
 
@@ -119,6 +120,16 @@ def _seconds(program: Program, call: Call, more: float) -> float:
     name, rows = call.operations[0], max(round(_rows(program, call) * more), 1)
     work = program.work[name].batched(rows / program.rows[name])
     return program.target.device(call.device).cost(program.keys[name], rows, work)
+
+
+def _reused(program: Program, operation: Operation) -> tuple[Any, ...]:
+    """Returns the layers that read a template, and the numbers of active tokens; nothing if all
+    layers compute all tokens.
+    """
+    layers = program.reused.get(operation.id)
+    if not layers or program.reuse is None:
+        return ()
+    return layers, tuple(sorted(program.reuse.active.items()))
 
 
 def _switches(variant: Variant) -> bool:

@@ -71,11 +71,12 @@ def sampler_region(
     positive: tuple[ConditioningEntry, ...],
     negative: tuple[ConditioningEntry, ...],
     guidance: float = 7.0,
+    model: ModelRecipe = MODEL,
 ) -> Region:
     expansion = expand_sampling(
         "StepBegin",
-        {"model": MODEL, "latent_image": LATENT, "steps": 4},
-        MODEL,
+        {"model": model, "latent_image": LATENT, "steps": 4},
+        model,
         positive,
         negative,
         guidance,

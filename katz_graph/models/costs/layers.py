@@ -74,8 +74,7 @@ class LayerFormula:
     @classmethod
     def of(cls, before: Any, full: Any, cached: Any, **rest: Any) -> Self:
         """Makes a formula from plain data."""
-        works = {"before": before, "full": full, "cached": cached}
-        return cls(**rest, **{name: Formula(**work) for name, work in works.items()})
+        return cls(before=Formula(**before), full=Formula(**full), cached=Formula(**cached), **rest)
 
     def work(self, at: Mapping[str, int], value_bytes: int) -> LayerWork:
         works = (one.work(at, value_bytes) for one in (self.before, self.full, self.cached))

@@ -48,14 +48,16 @@ def predict(program: Program) -> Prediction:
         call.seconds for call in program.before_calls if call.device == program.sampler_device
     )
     ideal = sequential = before
+    computed = program.reuse.computed if program.reuse else {}
+
+    def seconds(name: str, device: str) -> float:
+        return computed.get(name, 1.0) * costs.seconds(name, 1, device)
+
     for variant, tree in zip(program.variants, program.trees, strict=True):
         count = len(variant.evaluations)
-        ideal += count * tree.fold(
-            lambda name: min(costs.seconds(name, 1, device) for device in devices)
-        )
+        ideal += count * tree.fold(lambda name: min(seconds(name, device) for device in devices))
         sequential += count * sum(
-            costs.seconds(operation.id, 1, program.sampler_device)
-            for operation in variant.operations
+            seconds(operation.id, program.sampler_device) for operation in variant.operations
         )
     return Prediction(
         simulation.seconds,

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from katz_graph.ir.program import Call, Program
+from katz_graph.ir.reuse import active_share
 from katz_graph.models.stage_registry import stages
 from katz_graph.models.stages import Stage
 from katz_graph.planner.queries import commonest_variant, opaque_functions, weight_sets
@@ -62,6 +63,7 @@ def _lines(program: Program) -> Iterator[str]:
             )
         )
         yield f"choice: {taken}" + (f"; in place of: {'; '.join(others)}" if others else "")
+    yield from _reuse(program)
     yield from (f"why: {note}" for note in program.notes)
     if weight_sets(program):
         yield f"weight sets (LoRA): {', '.join(weight_sets(program))}"
@@ -79,6 +81,37 @@ def _lines(program: Program) -> Iterator[str]:
             f"{prediction.sequential:.3f} s"
         )
         yield f"bound by {prediction.binding}"
+
+
+def _reuse(program: Program) -> Iterator[str]:
+    """Renders the layers that read a template, or the reason why none does."""
+    found = program.reuse
+    if found is None:
+        return
+    share = f"edit of {active_share(found.active):.0%} of the tokens"
+    ways = f"evaluation in full {_ms(found.full)}"
+    if found.cached:
+        ways += f", all layers cached {_ms(found.cached)}"
+    if found.why_not:
+        yield f"{share}: {ways}; computed in full: {found.why_not}"
+        return
+    binding = f"its loads, {_ms(found.load_seconds)}" if found.link_binds else "computation"
+    yield f"{share}: {ways}, as chosen {_ms(found.chosen)}, bound by {binding}"
+    yield (
+        f"cached layers: {found.cached_layers} of {found.layers}, loads "
+        f"{_si(found.bytes_loaded)}B per evaluation"
+    )
+    for name, layers in program.reused.items():
+        yield f"  {name}: {', '.join(_numbered(layers))}"
+
+
+def _numbered(names: Collection[str]) -> Iterator[str]:
+    """Joins names that differ in their last number only: a.0, a.1, b.3 -> a.0-1, b.3."""
+    numbers: dict[str, list[int]] = {}
+    for name in names:
+        prefix, dot, number = name.rpartition(".")
+        numbers.setdefault(prefix + dot, []).append(int(number))
+    return (f"{prefix}{_ranges(tuple(found))}" for prefix, found in numbers.items())
 
 
 def _where(program: Program) -> Iterator[str]:
@@ -188,6 +221,10 @@ def _ranges(numbers: tuple[int, ...]) -> str:
         else:
             parts.append([number, number])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
 
 
 def _si(value: float) -> str:

@@ -253,6 +253,7 @@ class _Trace:
 
 
 STEP, ADVANCE = "step", "advance"  # the sampler's output and input
+LOADS = "loads"  # wait of the first evaluation for a template's activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +284,8 @@ def _all_tasks(flow: Flow, program: Program) -> Iterator[tuple[str, DeviceTask]]
     yield from _patches(flow, program)
     for call in program.before_calls:
         yield call.device, _task(call, flow.before_reads, flow.before_makes, None)
+    for device, seconds in program.reuse.first_waits.items() if program.reuse else ():
+        yield device, DeviceTask(seconds, (), (), None, name=LOADS)
     sampler_device = program.sampler_device
     for moment in flow.moments:
         yield sampler_device, DeviceTask(0.0, (), moment.step, moment.evaluation, name=STEP)

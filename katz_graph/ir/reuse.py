@@ -1,0 +1,62 @@
+"""Describes the reuse of a template's activations in a program, as the planner sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from katz_graph.ir.program import TemplateUse
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTemplate:
+    """Describes what a store offers for a request: a template, and the request's active tokens."""
+
+    evaluations: frozenset[int]  # of the request, that the template covers
+    # by number of tokens of a level of the network: the number of active ones
+    active: Mapping[int, int]
+    bytes_per_second: float  # from the store to a device
+    layers: frozenset[str] | None = None  # that the template covers; None: all
+    # memory for tensors of the next evaluation, loaded during this one
+    ahead_bytes: float = math.inf
+    use: TemplateUse | None = None  # what the program says about it; None: it is only planned
+
+
+def active_share(active: Mapping[int, int]) -> float:
+    """Returns the active share at the level with the most tokens; `active` as in `Reuse`."""
+    tokens = max(active, default=0)
+    return active[tokens] / tokens if tokens else 1.0
+
+
+LINK_BINDS = 0.98  # share of an evaluation: loads that take this long limit it
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Reports the choice of cached layers, for an evaluation of the commonest kind in steady state.
+    `full`, `cached` and `chosen` are its seconds with all layers in full, with all cached, and as
+    chosen.
+    """
+
+    full: float
+    cached: float = 0.0
+    chosen: float = 0.0
+    layers: int = 0  # that may be cached, of all branches
+    cached_layers: int = 0
+    bytes_loaded: float = 0.0
+    load_seconds: float = 0.0  # of the busiest link
+    # by number of tokens of a level of the network: the number of active ones
+    active: Mapping[int, int] = field(default_factory=dict)
+    # by operation: the share of its computation that cached layers leave
+    computed: Mapping[str, float] = field(default_factory=dict)
+    # by device: seconds that only the first evaluation waits for loads
+    first_waits: Mapping[str, float] = field(default_factory=dict)
+    why_not: str = ""  # the reason if no layer is cached
+
+    @property
+    def link_binds(self) -> bool:
+        """Returns whether the loads limit an evaluation, rather than computation."""
+        return self.load_seconds >= LINK_BINDS * self.chosen

@@ -1,0 +1,306 @@
+"""Pass *reuse*: chooses the transformer layers that read a template's activations (InstGenIE,
+section 4), and changes the seconds of calls accordingly.
+
+The store of templates is a device without computation. Each device loads over a link from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+
+from katz_graph.ir.device import Work
+from katz_graph.ir.program import Call, Program, Variant
+from katz_graph.ir.region import Operation
+from katz_graph.ir.reuse import OfferedTemplate, Reuse, active_share
+from katz_graph.models.costs.counts import Counts
+from katz_graph.models.costs.layers import LayeredWork
+from katz_graph.models.stages import Extent
+from katz_graph.planner.queries import commonest_variant
+from katz_graph.planner.region import stage_of
+from katz_graph.planner.searching.layer_choice import EvaluationTimes, LayerTimes
+from katz_graph.planner.simulation.simulate import simulate
+from katz_graph.planner.simulation.views import Views
+
+MAX_ACTIVE_SHARE = 0.5
+MIN_GAIN = 0.02  # of a request's seconds
+CountLayers = Callable[[Operation, tuple[int, ...], int, Mapping[int, int]], LayeredWork]
+Choose = Callable[[EvaluationTimes], Sequence[bool]]
+
+
+def reuse(program: Program, template: OfferedTemplate | None, count: CountLayers) -> Program:
+    """Sets `reuse`, `reused`, `template` and the seconds of `calls`, if the store offers a template.
+
+    `count(operation, latent shape, tokens, active)` returns an operation's work by layer. A request
+    that would not gain computes all layers in full; `Reuse.why_not` has the reason.
+    """
+    if template is None:
+        return program
+    before = simulate(program)
+    reason = _why_in_full(program, template)
+    if reason:
+        unread = Reuse(before.period, active=template.active, why_not=reason)
+        return replace(program, reuse=unread)
+    layers = _Layers(program, template, count)
+    every = layers.chosen(lambda times: (True,) * len(times.layers))
+    # the best evaluations with loads ahead, and the best first one, which has none
+    choices = [
+        layers.chosen(EvaluationTimes.best),
+        layers.chosen(lambda times: replace(times, ahead=0.0).best()),
+        every,
+    ]
+    results = [simulate(one) for one in choices]
+    best = min(range(len(choices)), key=lambda one: results[one].seconds)
+    after, all_cached = results[best], replace(_reported(every), cached=results[-1].period)
+    gain = 1 - after.seconds / before.seconds if before.seconds else 0.0
+    if gain < MIN_GAIN:
+        why = f"the request would gain {max(0.0, gain):.1%}, less than {MIN_GAIN:.0%}"
+        unused = Reuse(
+            before.period,
+            all_cached.cached,
+            before.period,
+            all_cached.cached_layers,
+            active=template.active,
+            why_not=why,
+        )
+        return replace(program, reuse=unused)
+    report = replace(
+        _reported(choices[best]),
+        full=before.period,
+        cached=all_cached.cached,
+        chosen=after.period,
+        layers=all_cached.cached_layers,
+    )
+    return replace(choices[best], reuse=report, template=template.use)
+
+
+def _reported(program: Program) -> Reuse:
+    assert program.reuse is not None
+    return program.reuse
+
+
+def uncounted(
+    operation: Operation, shape: tuple[int, ...], tokens: int, active: Mapping[int, int]
+) -> LayeredWork:
+    """Counts no layers."""
+    return LayeredWork((), Work())
+
+
+def count_layers(
+    operation: Operation,
+    shape: tuple[int, ...],
+    tokens: int,
+    active: Mapping[int, int],
+    value_bytes: int,
+    counts: Counts,
+) -> LayeredWork:
+    """Counts the work of one operation by layer for a latent [B, C, h, w] and a text of `tokens`
+    tokens. active: by number of tokens of a level, the number of active ones.
+    """
+    count = stage_of(operation).count_layers
+    assert count is not None
+    return count(operation.inputs, Extent(shape, tokens, value_bytes), counts, active)
+
+
+def _why_in_full(program: Program, template: OfferedTemplate) -> str:
+    """Returns the reason if no layer may read the template."""
+    operations = {op.id: op for variant in program.variants for op in variant.operations}.values()
+    layered = [operation for operation in operations if _may_read(program, operation)]
+    if not layered:
+        names = dict.fromkeys(
+            stage.label or stage.name
+            for stage in map(stage_of, operations)
+            if stage.costed and stage.module == "model"
+        )
+        return f"the stages cannot compute active tokens only: {', '.join(names)}"
+    views = Views(program)
+    if any(
+        views.part(operation, variant)
+        for variant in program.variants
+        for operation in variant.operations
+        if operation in layered
+    ):
+        return "the conditioning has areas"
+    share = active_share(template.active)
+    if share > MAX_ACTIVE_SHARE:
+        return f"{share:.0%} of the tokens are active, more than half"
+    missing = [
+        str(point.index) for point in program.schedule if point.index not in template.evaluations
+    ]
+    return f"the template lacks evaluations {', '.join(missing)}" if missing else ""
+
+
+def _may_read(program: Program, operation: Operation) -> bool:
+    """Returns whether an operation runs layers of the sampler's model that can compute active
+    tokens only.
+    """
+    model = program.region.begin.inputs["model"]
+    return stage_of(operation).count_layers is not None and operation.inputs.get("model") == model
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """Describes a layer that may be cached, in the order of a device's calls."""
+
+    operations: tuple[str, ...]  # of its call
+    name: str
+    times: LayerTimes
+    size: float  # bytes of its tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Describes the calls of one device in one kind of evaluation."""
+
+    calls: tuple[Call, ...]
+    slots: tuple[_Slot, ...]
+    # by call: the number of slots until its end, and the seconds from the last of them to its end
+    ends: tuple[tuple[int, float], ...]
+    ahead: float
+
+    @property
+    def times(self) -> EvaluationTimes:
+        after = self.ends[-1][1] if self.ends else 0.0
+        return EvaluationTimes(tuple(slot.times for slot in self.slots), after, self.ahead)
+
+    def seconds(self, cached: Sequence[bool]) -> list[float]:
+        """Returns the seconds of each call, with the waits for loads in steady state."""
+        ends = [0.0, *self.times.ends(cached)]
+        clock = [0.0, *(ends[number] + rest for number, rest in self.ends)]
+        return [end - begin for begin, end in pairwise(clock)]
+
+    def computed(self, cached: Sequence[bool]) -> dict[str, float]:
+        """Returns for each operation the share of its computation that is left."""
+        seconds = {call.operations: call.seconds for call in self.calls}
+        left = dict(seconds)
+        for slot, reads in zip(self.slots, cached, strict=True):
+            if reads:
+                left[slot.operations] -= slot.times.full - slot.times.cached
+        return {
+            name: left[names] / seconds[names]
+            for names in seconds
+            for name in names
+            if seconds[names]
+        }
+
+
+class _Layers:
+    """Chooses the cached layers of a program."""
+
+    def __init__(self, program: Program, template: OfferedTemplate, count: CountLayers) -> None:
+        self._program, self._template, self._count = program, template, count
+        self._devices = {device.name: device for device in program.target.devices}
+        self._lines = [
+            {
+                device: self._line(variant, [call for call in calls if call.device == device])
+                for device in dict.fromkeys(call.device for call in calls)
+            }
+            for variant, calls in zip(program.variants, program.calls, strict=True)
+        ]
+
+    def chosen(self, choose: Choose) -> Program:
+        """Returns the program with the layers that `choose` selects for each device and kind of
+        evaluation. An operation has the same layers in all kinds, those of the commonest.
+        """
+        program, every = self._program, list(self._program.calls)
+        reused: dict[str, dict[str, bool]] = {}  # by operation: layers, and whether they are cached
+        computed: dict[str, float] = {}
+        waits: dict[str, float] = {}
+        report = Reuse(0.0, active=self._template.active)
+        numbers = range(len(program.variants))
+        for number in sorted(numbers, key=lambda one: -len(program.variants[one].evaluations)):
+            seconds: dict[tuple[str, ...], float] = {}
+            for device, line in self._lines[number].items():
+                cached = choose(_with_decisions(line, reused))
+                for slot, reads in zip(line.slots, cached, strict=True):
+                    for name in slot.operations:
+                        reused.setdefault(name, {})[slot.name] = reads
+                names = (call.operations for call in line.calls)
+                seconds |= zip(names, line.seconds(cached), strict=True)
+                computed |= line.computed(cached)
+                if 0 in program.variants[number].evaluations:
+                    waits[device] = line.times.first(cached) - line.times.period(cached)
+                if number == commonest_variant(program):
+                    taken = [slot for slot, reads in zip(line.slots, cached, strict=True) if reads]
+                    report = replace(
+                        report,
+                        cached_layers=report.cached_layers
+                        + sum(len(slot.operations) for slot in taken),
+                        bytes_loaded=report.bytes_loaded + sum(slot.size for slot in taken),
+                        load_seconds=max(report.load_seconds, line.times.loads(cached)),
+                    )
+            every[number] = tuple(
+                replace(call, seconds=seconds[call.operations]) for call in every[number]
+            )
+        layers = {
+            name: tuple(layer for layer, reads in found.items() if reads)
+            for name, found in reused.items()
+        }
+        return replace(
+            program,
+            calls=tuple(every),
+            reused={name: found for name, found in layers.items() if found},
+            reuse=replace(report, computed=computed, first_waits=waits),
+        )
+
+    def _line(self, variant: Variant, calls: Sequence[Call]) -> _Line:
+        operations = {operation.id: operation for operation in variant.operations}
+        slots: list[_Slot] = []
+        ends: list[tuple[int, float]] = []
+        rest = 0.0  # seconds since the last slot
+        for call in calls:
+            operation = operations[call.operations[0]]
+            if call.seconds and _may_read(self._program, operation):
+                rest = self._extend(slots, call, operation, rest)
+            else:
+                rest += call.seconds
+            ends.append((len(slots), rest))
+        ahead = self._template.ahead_bytes / self._template.bytes_per_second
+        return _Line(tuple(calls), tuple(slots), tuple(ends), ahead)
+
+    def _extend(self, slots: list[_Slot], call: Call, operation: Operation, rest: float) -> float:
+        """Appends the layers of a call, and returns the seconds after the last one. The call's
+        seconds are divided in proportion to the roofline of its parts.
+        """
+        work, device = self._work(operation), self._devices[call.device]
+        if not work.layers:
+            return rest + call.seconds
+        members = len(call.operations)
+
+        def estimate(part: Work) -> float:
+            return device.seconds(part.batched(members))
+
+        parts = [estimate(part) for layer in work.layers for part in (layer.before, layer.full)]
+        scale = call.seconds / (sum(parts) + estimate(work.after))
+        for layer in work.layers:
+            before, full, cached = (
+                scale * estimate(part) for part in (layer.before, layer.full, layer.cached)
+            )
+            if self._template.layers is not None and layer.name not in self._template.layers:
+                rest += before + full
+                continue
+            rows = members * self._program.rows[operation.id]
+            size = float(rows * layer.tokens * layer.width * device.value_bytes)
+            times = LayerTimes(rest + before, full, cached, size / self._template.bytes_per_second)
+            slots.append(_Slot(call.operations, layer.name, times, size))
+            rest = 0.0
+        return rest + scale * estimate(work.after)
+
+    def _work(self, operation: Operation) -> LayeredWork:
+        program = self._program
+        batch, channels = program.shape[:2]
+        shape = batch, channels, *program.cells.get(operation.id, program.shape[2:])
+        tokens = program.tokens[operation.id]
+        return self._count(operation, shape, tokens, self._template.active)
+
+
+def _with_decisions(line: _Line, reused: Mapping[str, Mapping[str, bool]]) -> EvaluationTimes:
+    """Returns the times of a line in which a layer of a decided operation has only one choice."""
+    found = []
+    for slot in line.slots:
+        reads = reused.get(slot.operations[0], {}).get(slot.name)
+        free = {True: {"full": inf}, False: {"cached": inf}, None: {}}
+        found.append(replace(slot.times, **free[reads]))
+    return replace(line.times, layers=tuple(found))
