@@ -13,7 +13,8 @@ from torch import Tensor
 
 from katz_graph.executor.worker.stream import Stream, Uploaded
 from katz_graph.host.transfer import to_device
-from katz_graph.ir.program import Call, Program, Segment, TemplateUse
+from katz_graph.ir.program import Call, Program, Segment
+from katz_graph.ir.reuse import TemplateUse
 from katz_graph.ir.values import CachedActivations
 
 

@@ -52,7 +52,8 @@ from katz_graph.executor.worker.stream import Stream, stream_of
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.host.memory import GB, RanOut
 from katz_graph.host.transfer import to_device, uploading
-from katz_graph.ir.program import Program, TemplateUse
+from katz_graph.ir.program import Program
+from katz_graph.ir.reuse import TemplateUse
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.configuration import overflows
 from katz_graph.models.families.shared import vae

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from katz_graph.ir.device import Target, Work
 from katz_graph.ir.region import Operation, Previous, Ref, Region
-from katz_graph.ir.reuse import Reuse
+from katz_graph.ir.reuse import Reuse, TemplateUse
 from katz_graph.ir.tree import Tree
 
 
@@ -119,17 +119,6 @@ class DeferredLoras:
         return frozenset(
             name for bit, names in enumerate(self.affects) if changed >> bit & 1 for name in names
         )
-
-
-@dataclass(frozen=True, slots=True)
-class TemplateUse:
-    """Describes a request's template: a latent whose activations a store has, or receives."""
-
-    key: str  # of the template in the store
-    numbers: tuple[int, ...]  # by evaluation: number of its noise level among the template's
-    # by number of tokens of a level: positions [B, A] of the active tokens
-    positions: Mapping[int, Any] = field(default_factory=dict)
-    fills: bool = False  # the request computes the activations and passes them to the store
 
 
 PRESENT = "loras:present"

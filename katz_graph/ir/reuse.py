@@ -5,10 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from katz_graph.ir.program import TemplateUse
+
+@dataclass(frozen=True, slots=True)
+class TemplateUse:
+    """Describes a request's template: a latent whose activations a store has, or receives."""
+
+    key: str  # of the template in the store
+    numbers: tuple[int, ...]  # by evaluation: number of its noise level among the template's
+    # by number of tokens of a level: positions [B, A] of the active tokens
+    positions: Mapping[int, Any] = field(default_factory=dict)
+    fills: bool = False  # the request computes the activations and passes them to the store
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,8 @@ def _seconds(program: Program, call: Call, more: float) -> float:
     """Returns the planned seconds of a call with this many times its rows."""
     name, rows = call.operations[0], max(round(_rows(program, call) * more), 1)
     work = program.work[name].batched(rows / program.rows[name])
-    return program.target.device(call.device).cost(program.keys[name], rows, work)
+    full = program.target.device(call.device).cost(program.keys[name], rows, work)
+    return full * (program.reuse.computed.get(name, 1.0) if program.reuse else 1.0)
 
 
 def _reused(program: Program, operation: Operation) -> tuple[Any, ...]:

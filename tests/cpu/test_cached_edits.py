@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from katz_graph.core.shared_rows import SharedRows
-from katz_graph.ir.program import Program, TemplateUse
+from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
+from katz_graph.ir.reuse import TemplateUse
 from katz_graph.models.active import active_positions
 from katz_graph.planner.passes.emit import emit
 from katz_graph.testing.model_files import Models, difference

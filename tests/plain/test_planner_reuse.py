@@ -141,7 +141,7 @@ def test_only_edits_of_one_choice_share_calls() -> None:
     [
         (offered(active={TOKENS: 33, 16: 4}), "52% of the tokens are active, more than half"),
         (offered(60 * MS), "less than 2%"),
-        (offered(layers=frozenset()), "less than 2%"),
+        (offered(layers=frozenset()), "the template has none of the network's layers"),
         (offered(evaluations=frozenset(range(8))), "the template lacks evaluations 8, 9"),
     ],
 )

@@ -95,8 +95,8 @@ class Counts:
                 if self._store is not None:
                     self._store.keep_formula(key, formula.text())
             self._layered[key] = formula
-        at = layer_sizes(sizes.batch, sizes.height, sizes.width, sizes.tokens, active)
-        return self._layered[key].work(at, value_bytes)
+        at = layer_sizes(sizes.height, sizes.width, sizes.tokens, active)
+        return self._layered[key].work(at, sizes.batch, value_bytes)
 
     def unprepared(self, config: Mapping[str, Any]) -> tuple[str, ...]:
         """Lists the blocks of a network, ControlNet or text encoder that run their library's

@@ -5,7 +5,7 @@ active tokens of an edit.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from katz_graph.ir.values import CachedActivations
 from katz_graph.models.active import Active, Layers
-from katz_graph.models.costs.formula import BATCH, HEIGHT, TOKENS, WIDTH, Terms, terms
+from katz_graph.models.costs.formula import HEIGHT, TOKENS, WIDTH, Terms, terms
 from katz_graph.models.costs.layers import (
     LAYER_PRIMES,
     LayeredFormula,
@@ -45,7 +45,7 @@ def layered_formula(
     """Derives a stage's formula by layer for the module with this `config.json`. Valid unless a
     resolution is one cell wide or high.
     """
-    sizes = Sized(BATCH, HEIGHT, WIDTH, TOKENS, first_block, last_block)
+    sizes = Sized(1, HEIGHT, WIDTH, TOKENS, first_block, last_block)
     levels = [name.removeprefix("active") for name in LAYER_PRIMES if name.startswith("active")]
     active = {
         LAYER_PRIMES[f"h{level}"] * LAYER_PRIMES[f"w{level}"]: LAYER_PRIMES[f"active{level}"]
@@ -66,8 +66,9 @@ def layered_work(
     the number of active ones; layers of other numbers compute all.
     """
     module = _prepared_on_meta(json.dumps(dict(config), sort_keys=True))
-    formula = _layered(module, stage, sizes, active, lambda numbers: {"": sum(numbers)})
-    return formula.work({}, value_bytes)
+    one = replace(sizes, batch=1)
+    formula = _layered(module, stage, one, active, lambda numbers: {"": sum(numbers)})
+    return formula.work({"batch": 1}, sizes.batch, value_bytes)
 
 
 @lru_cache(maxsize=4)
@@ -78,52 +79,36 @@ def _prepared_on_meta(config: str) -> Any:
     return module
 
 
+@torch.inference_mode(False)  # inference mode does not dispatch linear layers as products
 def _layered(
     module: Any, stage: str, sizes: Sized, active: Mapping[int, int], summed: Summed
 ) -> LayeredFormula:
-    full = _counted(module, stage, sizes, None)
-    shapes = {name: output.shape for name, output in full.outputs.items()}
+    layers = _CountedLayers()
+    # `Operations` caches results on the meta device
+    with torch.no_grad(), Operations(), FusedAttention():
+        call, _ = declared(stage).sized(module, replace(sizes, layers=layers))
+    outputs, parts = layers.count(call, None)
     positions = {
         tokens: torch.empty(
             sizes.batch, active.get(tokens, tokens), dtype=torch.int64, device="meta"
         )
-        for _, tokens, _ in shapes.values()
+        for _, tokens, _ in (output.shape for output in outputs.values())
     }
-    cached = _counted(module, stage, sizes, CachedActivations(positions, full.outputs))
-    layers = [
+    _, cached = layers.count(call, CachedActivations(positions, outputs))
+    found = [
         LayerFormula(
             name,
-            summed([tokens]),
-            width,
+            summed([output.shape[1]]),
+            output.shape[2],
             formula_of(before, summed),
             formula_of(whole, summed),
             formula_of(part, summed),
         )
-        for (name, (_, tokens, width)), before, whole, part in zip(
-            shapes.items(), full.parts[0:-1:2], full.parts[1::2], cached.parts[1::2], strict=True
+        for (name, output), before, whole, part in zip(
+            outputs.items(), parts[:-1:2], parts[1::2], cached[1::2], strict=True
         )
     ]
-    return LayeredFormula(tuple(layers), formula_of(full.parts[-1], summed))
-
-
-@dataclass(frozen=True, slots=True)
-class _CountedParts:
-    outputs: Mapping[str, Tensor]  # by layer: its output [B, N, D]
-    parts: tuple[Counted, ...]  # by turns the rest of the call and a layer, in order
-
-
-@torch.inference_mode(False)  # inference mode does not dispatch linear layers as products
-def _counted(
-    module: Any, stage: str, sizes: Sized, activations: CachedActivations | None
-) -> _CountedParts:
-    counter, outputs = _Counter(), dict[str, Tensor]()
-    layers = _CountedLayers(activations, outputs, counter)
-    with torch.no_grad(), FusedAttention():
-        call, _ = declared(stage).sized(module, replace(sizes, layers=layers))
-    with torch.no_grad(), counter.operations, counter.functions:
-        call()
-    counter.mark()
-    return _CountedParts(outputs, tuple(counter.parts()))
+    return LayeredFormula(tuple(found), formula_of(parts[-1], summed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +127,17 @@ class _Counter:
     """Counts a call, and its parts between marks."""
 
     def __init__(self) -> None:
-        self.operations = Operations()
-        self.functions = _ParameterFunctions(self.operations)
+        self._operations = Operations()
+        self._functions = _ParameterFunctions(self._operations)
         self._marks = [_Mark()]
 
+    def count(self, call: Callable[[], object]) -> None:
+        with torch.no_grad(), self._operations, self._functions:
+            call()
+        self.mark()
+
     def mark(self) -> None:
-        operations, functions = self.operations, self.functions
+        operations, functions = self._operations, self._functions
         self._marks.append(
             _Mark(
                 len(operations.flops),
@@ -159,8 +149,8 @@ class _Counter:
             )
         )
 
-    def parts(self) -> Iterable[Counted]:
-        operations, functions = self.operations, self.functions
+    def parts(self) -> Iterator[Counted]:
+        operations, functions = self._operations, self._functions
         for one, other in pairwise(self._marks):
             parameters = dict.fromkeys(functions.parameters[one.parameters : other.parameters])
             yield Counted(
@@ -176,19 +166,38 @@ class _Counter:
             )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _CountedLayers(Layers):
-    """Marks the begin and the end of every layer."""
+@dataclass(slots=True)
+class _Counting:
+    """Holds a call that is being counted."""
 
+    layers: Layers = field(default_factory=Layers)
     counter: _Counter = field(default_factory=_Counter)
 
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CountedLayers(Layers):
+    """Counts calls by layer."""
+
+    now: _Counting = field(default_factory=_Counting)
+
+    def count(
+        self, call: Callable[[], object], activations: CachedActivations | None
+    ) -> tuple[Mapping[str, Tensor], Sequence[Counted]]:
+        """Returns the outputs [B, N, D] of a call's layers, and counts: by turns those of the rest
+        of the call and those of a layer, in order.
+        """
+        outputs: dict[str, Tensor] = {}
+        self.now.layers, self.now.counter = Layers(activations, outputs), _Counter()
+        self.now.counter.count(call)
+        return outputs, tuple(self.now.counter.parts())
+
     def active(self, name: str, tokens: int) -> Active | None:
-        self.counter.mark()
-        return Layers.active(self, name, tokens)
+        self.now.counter.mark()
+        return self.now.layers.active(name, tokens)
 
     def collect(self, name: str, output: Tensor) -> None:
-        self.counter.mark()
-        Layers.collect(self, name, output)
+        self.now.counter.mark()
+        self.now.layers.collect(name, output)
 
 
 class _ParameterFunctions(Functions):

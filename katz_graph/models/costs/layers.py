@@ -37,27 +37,25 @@ class LayeredWork:
     after: Work
 
 
-def layer_sizes(
-    batch: int, height: int, width: int, tokens: int, active: Mapping[int, int]
-) -> dict[str, int]:
-    """Returns `sizes`, and the active tokens of each resolution. active: by number of tokens;
-    others are all active. `joint_active`: tokens of text plus active patches of 2 x 2; at the
-    primes, two times a prime.
+def layer_sizes(height: int, width: int, tokens: int, active: Mapping[int, int]) -> dict[str, int]:
+    """Returns `sizes` of one row, and the active tokens of each resolution. active: by number of
+    tokens; others are all active. `joint_active`: tokens of text plus active patches of 2 x 2; at
+    the primes, two times a prime.
     """
-    found = sizes(batch, height, width, tokens)
+    found = sizes(1, height, width, tokens)
     for level in range(LEVELS):
         every = found[f"h{level}"] * found[f"w{level}"]
         found[f"active{level}"] = active.get(every, every)
     return found | {"joint_active": tokens + found["active1"]}
 
 
-LAYER_PRIMES: Mapping[str, int] = layer_sizes(
-    PRIMES["batch"],
+AT_PRIMES = layer_sizes(
     PRIMES["h0"],
     PRIMES["w0"],
     PRIMES["tokens"],
     {PRIMES[f"h{level}"] * PRIMES[f"w{level}"]: number for level, number in enumerate(ACTIVE)},
 )
+LAYER_PRIMES: Mapping[str, int] = {name: size for name, size in AT_PRIMES.items() if size > 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +74,26 @@ class LayerFormula:
         """Makes a formula from plain data."""
         return cls(before=Formula(**before), full=Formula(**full), cached=Formula(**cached), **rest)
 
-    def work(self, at: Mapping[str, int], value_bytes: int) -> LayerWork:
-        works = (one.work(at, value_bytes) for one in (self.before, self.full, self.cached))
+    def work(self, at: Mapping[str, int], rows: int, value_bytes: int) -> LayerWork:
+        works = (
+            one.work(at, value_bytes).batched(rows) for one in (self.before, self.full, self.cached)
+        )
         return LayerWork(self.name, value(self.tokens, at), self.width, *works)
 
 
 @dataclass(frozen=True, slots=True)
 class LayeredFormula:
-    """Computes a `LayeredWork` at `layer_sizes`, for a dtype of `value_bytes`."""
+    """Computes a `LayeredWork` from counts of one row. Prepared blocks take some layers row by row,
+    so counts of several rows would not be products of sizes.
+    """
 
     layers: tuple[LayerFormula, ...]
     after: Formula
 
-    def work(self, at: Mapping[str, int], value_bytes: int) -> LayeredWork:
-        layers = tuple(layer.work(at, value_bytes) for layer in self.layers)
-        return LayeredWork(layers, self.after.work(at, value_bytes))
+    def work(self, at: Mapping[str, int], rows: int, value_bytes: int) -> LayeredWork:
+        """Returns the work at `layer_sizes`, for a dtype of `value_bytes`."""
+        layers = tuple(layer.work(at, rows, value_bytes) for layer in self.layers)
+        return LayeredWork(layers, self.after.work(at, value_bytes).batched(rows))
 
     def text(self) -> str:
         return json.dumps(asdict(self))

@@ -17,6 +17,7 @@ from katz_graph.ir.region import Operation
 from katz_graph.ir.reuse import OfferedTemplate, Reuse, active_share
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.costs.layers import LayeredWork
+from katz_graph.models.family import only_all_tokens
 from katz_graph.models.stages import Extent
 from katz_graph.planner.queries import commonest_variant
 from katz_graph.planner.region import stage_of
@@ -31,7 +32,7 @@ Choose = Callable[[EvaluationTimes], Sequence[bool]]
 
 
 def reuse(program: Program, template: OfferedTemplate | None, count: CountLayers) -> Program:
-    """Sets `reuse`, `reused`, `template` and the seconds of `calls`, if the store offers a template.
+    """Sets `reuse`, `reused`, `template` and the calls' seconds, if the store offers a template.
 
     `count(operation, latent shape, tokens, active)` returns an operation's work by layer. A request
     that would not gain computes all layers in full; `Reuse.why_not` has the reason.
@@ -45,6 +46,9 @@ def reuse(program: Program, template: OfferedTemplate | None, count: CountLayers
         return replace(program, reuse=unread)
     layers = _Layers(program, template, count)
     every = layers.chosen(lambda times: (True,) * len(times.layers))
+    if not every.reused:
+        why = "the template has none of the network's layers"
+        return replace(program, reuse=Reuse(before.period, active=template.active, why_not=why))
     # the best evaluations with loads ahead, and the best first one, which has none
     choices = [
         layers.chosen(EvaluationTimes.best),
@@ -106,6 +110,10 @@ def count_layers(
 
 def _why_in_full(program: Program, template: OfferedTemplate) -> str:
     """Returns the reason if no layer may read the template."""
+    references = any(op.inputs.get("references") is not None for op in program.before)
+    reason = only_all_tokens(program.region.begin.inputs["model"], references)
+    if reason:
+        return reason
     operations = {op.id: op for variant in program.variants for op in variant.operations}.values()
     layered = [operation for operation in operations if _may_read(program, operation)]
     if not layered:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from katz_graph.core.recipe import Component, ControlNetRecipe
 from katz_graph.ir.device import Work
 from katz_graph.models.configuration import config
+from katz_graph.models.costs.layers import LayeredWork
 from katz_graph.models.costs.sums import less
 from katz_graph.models.families.shared.stages import (
     channels_once,
@@ -36,20 +38,40 @@ def _work(name: str) -> Callable[[Mapping[str, Any], Extent, WorkCounts], Work]:
     """Returns the work function of a stage that runs a range of a network's blocks."""
 
     def count(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> Work:
-        batch, _, height, width = extent.shape
-        first, last = inputs.get("first_block", 0), inputs.get("last_block", -1)
-        if "block" in inputs:
-            first = last = inputs["block"]
-        values = config(network_of(inputs))
+        values, sizes = config(network_of(inputs)), _sizes(inputs, extent)
 
-        def of(first: int, last: int | None) -> Work:
-            sizes = Sized(batch, height, width, extent.tokens, first, last)
+        def of(sizes: Sized) -> Work:
             return counts.work(values, name, sizes, extent.value_bytes)
 
-        passed = [of(number, number) for number in block_numbers(inputs.get("passed_over", ""))]
-        return less(of(first, None if last == -1 else last), passed)
+        passed = [
+            of(replace(sizes, first_block=number, last_block=number))
+            for number in _passed_over(inputs)
+        ]
+        return less(of(sizes), passed)
 
     return count
+
+
+def _sizes(inputs: Mapping[str, Any], extent: Extent) -> Sized:
+    batch, _, height, width = extent.shape
+    first, last = inputs.get("first_block", 0), inputs.get("last_block", -1)
+    if "block" in inputs:
+        first = last = inputs["block"]
+    return Sized(batch, height, width, extent.tokens, first, None if last == -1 else last)
+
+
+def _passed_over(inputs: Mapping[str, Any]) -> tuple[int, ...]:
+    return block_numbers(inputs.get("passed_over", ""))
+
+
+def _layers(
+    inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts, active: Mapping[int, int]
+) -> LayeredWork:
+    """Counts the work of a range of blocks by layer."""
+    values, sizes = config(network_of(inputs)), _sizes(inputs, extent)
+    found = counts.layers(values, f"{NOUN}_blocks", sizes, active, extent.value_bytes)
+    passed = {str(number) for number in _passed_over(inputs)}
+    return replace(found, layers=tuple(one for one in found.layers if one.name not in passed))
 
 
 def network_of(inputs: Mapping[str, Any]) -> Component:
@@ -187,7 +209,7 @@ STAGES = (
         gives=("state",),
         hoists=EMBED | {"concatenated": CHANNELS.name},
     ),
-    _part("blocks", "#72b7b2", gives=("hidden",), hoists=BLOCKS),
+    _part("blocks", "#72b7b2", gives=("hidden",), hoists=BLOCKS, count_layers=_layers),
     _part("head", "#54a24b", bind=f"{COMPUTE}:bind_head", gives=("prediction",)),
     CONTEXT,
     POOLED,
