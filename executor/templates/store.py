@@ -63,7 +63,7 @@ class Target(Protocol):
 
 
 class TemplateStore:
-    """Stores templates by name (`TemplateKey.name`). A fill goes to the disk, and a template's
+    """Stores templates by name, a digest of their key. A fill goes to the disk, and a template's
     tensors to memory when they are first read; without a disk (`disk_bytes` 0) it goes to memory.
 
     Budgets are in bytes and hold at every moment. `register`: pins memory for a GPU, see

@@ -30,6 +30,9 @@ from katz_graph.executor.templates import manifest as files
 from katz_graph.executor.templates.store import StoredTemplate, Template, TemplateStore
 from katz_graph.executor.transport.registration import Mapping as Bytes
 
+MEMORY_BYTES, DISK_BYTES = 9_000, 12_000  # room for two or three of the templates
+BUDGETS = (MEMORY_BYTES, DISK_BYTES), (MEMORY_BYTES, 0), (0, DISK_BYTES)
+"""Bytes of memory and disk, for each combination of levels."""
 NAMES = 6  # templates that processes fill and use
 DTYPES = torch.float32, torch.float16, torch.bfloat16
 MAX_USED = 3  # templates that one process uses at the same time
@@ -87,6 +90,7 @@ class Counts:
     reads: int = 0
     misses: int = 0
     drops: int = 0
+    evictions: int = 0
     wrong: list[str] = field(default_factory=list)
 
 
@@ -110,6 +114,8 @@ class RandomTemplates:
     def reopen(self) -> None:
         """Replaces the store by a new one, as a new process does."""
         self.close()
+        use = self.store.counts
+        self.counts.evictions += use.memory_evictions + use.disk_evictions
         self.store = self._opened()
 
     def close(self) -> None:

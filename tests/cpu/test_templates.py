@@ -9,31 +9,16 @@ import random
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.patches import FreeU
-from katz_graph.core.recipe import (
-    ClipRecipe,
-    Component,
-    ConditioningEntry,
-    ControlNetRecipe,
-    ControlUse,
-    FileIdentity,
-    Joined,
-    Lora,
-    Picture,
-    Prompt,
-)
 from katz_graph.executor.templates.budget import TemplateBudget, parse_template_budget
-from katz_graph.executor.templates.key import TemplateKey
 from katz_graph.executor.templates.store import TemplateStore
-from katz_graph.sampling.path import Flow, VarianceExploding
 from katz_graph.testing.random_templates import (
+    BUDGETS,
     RandomTemplates,
     activations,
     evaluations_of,
@@ -44,7 +29,6 @@ from katz_graph.testing.random_templates import (
     was_killed,
 )
 
-MEMORY_BYTES, DISK_BYTES = 9_000, 12_000  # of four and three of the random templates
 SOME_BYTES = 10**6  # more than all random templates take
 
 
@@ -76,9 +60,7 @@ def right(store: TemplateStore, number: int) -> bool | None:
         )
 
 
-@pytest.mark.parametrize(
-    "budgets", [(MEMORY_BYTES, DISK_BYTES), (MEMORY_BYTES, 0), (0, DISK_BYTES)]
-)
+@pytest.mark.parametrize("budgets", BUDGETS)
 def test_random_operations_read_right_tensors_within_the_budgets(
     tmp_path: Path, budgets: tuple[int, int]
 ) -> None:
@@ -98,7 +80,7 @@ def test_random_operations_read_right_tensors_within_the_budgets(
 
 def test_killed_processes_leave_nothing_half_written(tmp_path: Path) -> None:
     """Two processes at a time share the folder, and SIGKILL ends both before random lines."""
-    folder, budgets = tmp_path / "templates", (MEMORY_BYTES, DISK_BYTES)
+    folder, budgets = tmp_path / "templates", BUDGETS[0]
     for turn in range(10):
         children = [kill_at_random(folder, *budgets, 2 * turn + child) for child in range(2)]
         assert [was_killed(child) for child in children] == [True, True]
@@ -321,53 +303,6 @@ def test_fills_are_complete_and_of_one_writer(tmp_path: Path) -> None:
             raise RuntimeError
         assert not fill.put(0, activations(5, 0)) and store.counts.abandoned == 1
         assert filled(store, 5) and right(store, 5)
-
-
-COMPONENT = Component("models/unet/net.safetensors", ())
-CLIP = ClipRecipe(())
-ENTRY = ConditioningEntry(Prompt(CLIP, "a red house"))
-KEY = TemplateKey(
-    network=COMPONENT,
-    loras=(Lora(FileIdentity("loras/ink.safetensors", 1, 2, "3"), 0.5),),
-    patches=(),
-    path=VarianceExploding(14.6),
-    latent="l",
-    cells=(64, 96),
-    sigmas=(14.6, 3.0),
-    dtype="float16",
-    branches=((ENTRY,), (replace(ENTRY, encoding=Prompt(CLIP, "blurry")),)),
-)
-
-
-def test_names_of_templates_depend_on_everything_but_share_a_prefix_without_texts() -> None:
-    control = ControlUse(ControlNetRecipe(COMPONENT), Picture.of(torch.zeros(1, 8, 8, 3)))
-    others = [
-        replace(KEY, network=replace(COMPONENT, folder="other")),
-        replace(KEY, loras=(replace(KEY.loras[0], strength=0.6),)),
-        replace(KEY, patches=(FreeU(2, 1.1, 1.2, 0.9, 0.2),)),
-        replace(KEY, path=Flow(1.0)),
-        replace(KEY, latent="m"),
-        replace(KEY, cells=(96, 64)),
-        replace(KEY, sigmas=(14.6, 3.1)),
-        replace(KEY, dtype="float32"),
-        replace(KEY, branches=KEY.branches[:1]),
-        replace(KEY, branches=((ENTRY.with_control(control),), KEY.branches[1])),
-        replace(KEY, branches=((replace(ENTRY, guidance=3.5),), KEY.branches[1])),
-    ]
-    assert len({one.prefix for one in (KEY, *others)}) == 1 + len(others)
-    text = Joined(ENTRY.encoding, Prompt(CLIP, "at night"))
-    captioned = replace(KEY, branches=((replace(ENTRY, encoding=text),), KEY.branches[1]))
-    assert captioned.prefix == KEY.prefix and captioned.name != KEY.name
-    assert captioned.name.startswith(KEY.prefix) and replace(KEY).name == KEY.name
-    assert captioned.details == {
-        "model": "net.safetensors",
-        "loras": "ink.safetensors 0.5",
-        "cells": "96 x 64",
-        "evaluations": "2",
-        "dtype": "float16",
-        "positive": "a red house + at night",
-        "negative": "blurry",
-    }
 
 
 def test_budgets_are_parsed() -> None:
