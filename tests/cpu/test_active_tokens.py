@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import torch
 from diffusers.models.attention import BasicTransformerBlock, JointTransformerBlock
+from test_meta import no_waits
 from test_row_loras import drawn
 from tiny_models import random, random_step, random_text
 from torch import Tensor
 from transformers_made import EACH, inputs
 
 from katz_graph.core.recipe import Component, ModelRecipe
-from katz_graph.executor.calls.batching import split
+from katz_graph.executor.calls.batching import on_device, split
 from katz_graph.executor.recorded.recorder import Recorder
 from katz_graph.ir.values import CachedActivations, Residuals, Step
 from katz_graph.models.active import active_positions
@@ -269,6 +270,24 @@ def test_another_mask_of_a_bucket_is_computed_by_the_same_recording(kind: str) -
         found, _ = evaluate(module, edit, compute=recorder, **given)
         assert far(found, evaluate(module, edit, **given)[0]) <= BOUND
     assert recorder.use.captures <= captures and not recorder.use.eager
+
+
+@pytest.mark.parametrize("kind", ["sd2", "sd35", "flux"])
+def test_no_call_waits_for_its_device(kind: str) -> None:
+    module, evaluate = drawn_network(kind).to("meta"), evaluate_of(kind)
+    prepare(module)
+    fuse_projections(module)
+    seen = drawn_inputs(kind, module)
+    active = on_device(positions(kind, seen.step.x.shape[-2:]), torch.device("meta"))
+
+    def without_waits(one: Stage, module: Any, given: Mapping[str, Any]) -> tuple[Any, ...]:
+        with no_waits():
+            return one.computed(module, given)
+
+    given = {"seen": on_device(seen, torch.device("meta")), "compute": without_waits}
+    full, outputs = evaluate(module, **given, collects=True)
+    cached = CachedActivations(active, outputs)
+    assert evaluate(module, **given, activations=cached)[0].shape == full.shape
 
 
 @pytest.mark.parametrize("kind", ["sd1", "sd3"])
