@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from test_kernels import TYPES, check, random
 from torch import Tensor
 
-from katz_graph.ir.values import Tokens
+from katz_graph.ir.values import CachedActivations, Tokens
 from katz_graph.kernels import head_norm as by_head
 from katz_graph.kernels import joined_gelu as joined
 from katz_graph.kernels import modulated_norm as modulated
@@ -167,7 +167,12 @@ def test_a_loaded_transformer_is_diffusers_within_rounding(kind: Kind, tmp_path:
         "last_block": -1,
     }
     (expected,) = stage("transformer_blocks").computed(eager, given)
-    (made,) = stage("transformer_blocks").computed(module, given)
+    made, outputs = stage("transformer_blocks").computed(module, {**given, "collects": True})
     assert not torch.equal(made.hidden, expected.hidden)
+    positions = torch.tensor([[1, 4, 4], [5, 2, 0]])
+    activations = CachedActivations({6: positions}, outputs)
+    cached = {**given, "activations": activations}
+    (edited,) = stage("transformer_blocks").computed(module, cached)
     span = expected.hidden.max() - expected.hidden.min()
-    assert (made.hidden - expected.hidden).abs().max() <= 1e-5 * span
+    for one in (made, edited):
+        assert (one.hidden - expected.hidden).abs().max() <= 1e-5 * span
