@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -33,7 +32,9 @@ class Offer:
     loras: Hashable  # must be resident in the module
     factors: tuple[LoraFactors | None, ...]  # of the LoRAs that apply to each call's rows only
     what: str  # names the request in an out-of-memory error
-    count: Callable[[Counter[str]], None]  # adds to the request's numbers of calls
+    count: Callable[[Mapping[str, int]], None]  # adds to the request's numbers of calls
+    # by call: the forms of inputs that last, which `RowStacks` compares once for a request
+    forms: tuple[dict[Hashable, Any], ...]
 
     @property
     def rows(self) -> int:
@@ -63,17 +64,22 @@ class ComputeUse:
     eager: dict[str, int] = field(default_factory=dict)  # other calls, by reason
 
     @property
-    def calls(self) -> Counter[str]:
+    def calls(self) -> dict[str, int]:
         """Returns the numbers of recorded, replayed, concurrent, eager and shared calls."""
-        eager = sum(self.eager.values())
-        return Counter(
-            recorded=self.captures,
-            replayed=self.replays,
-            beside=self.concurrent,
-            eager=eager,
-            shared=self.shared,
-            lora_rows=self.lora_rows,
-        )
+        return {
+            "recorded": self.captures,
+            "replayed": self.replays,
+            "beside": self.concurrent,
+            "eager": sum(self.eager.values()),
+            "shared": self.shared,
+            "lora_rows": self.lora_rows,
+        }
+
+    def calls_since(self, before: Mapping[str, int]) -> dict[str, int]:
+        """Returns the numbers of calls since `before`, an earlier value of `calls`, that grew."""
+        return {
+            name: count - before[name] for name, count in self.calls.items() if count > before[name]
+        }
 
     def count_eager(self, reason: str) -> None:
         self.eager[reason] = self.eager.get(reason, 0) + 1

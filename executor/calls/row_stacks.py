@@ -5,7 +5,7 @@ calls and tensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from katz_graph.executor.calls.batching import mapped, outline, tensors_of
 from katz_graph.executor.calls.computing import Offer, StageCall
-from katz_graph.executor.calls.rows import Rows, SharedOutput, form_of, taken
+from katz_graph.executor.calls.rows import Form, Rows, SharedOutput, form_of, taken
 from katz_graph.models.row_loras import LoraFactors, RowLoras, row_loras
 from katz_graph.models.stage_registry import stage as stage_named
 from katz_graph.models.stages import ROW_LORAS, Outputs, Stage
@@ -27,23 +27,35 @@ MAX_REPEATS = 4  # of a text, to the length of others in a call
 TEXT_DIMENSIONS = 3  # of tensors with a text's tokens: [B, T, D]
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Input:
+    """Describes an input of a call: its tensors, its form without rows, and the lengths of its text
+    if the stage allows other lengths in one call.
+    """
+
+    value: Any
+    tensors: Sequence[Tensor]
+    form: Hashable = None
+    tokens: frozenset[int] = frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Holds a call of one request that may be stacked with others of equal form. `tensors`: by
-    input, without those that are `Rows`; `tokens`: the length of text, if the stage allows other
-    lengths in one call.
+    """Holds a call of one request that may be stacked with others of equal form. `inputs`: without
+    those that are `Rows`; `tokens`: the length of text, if the stage allows other lengths in one
+    call.
     """
 
     offer: Offer
     call: StageCall
-    tensors: Mapping[str, Sequence[Tensor]]
+    inputs: Mapping[str, Input]
     form: Hashable
     tokens: int = 0
 
-    def input_tensors(self, name: str) -> Sequence[Tensor]:
-        """Returns the tensors of an input."""
-        given = self.tensors.get(name)
-        return tensors_of(taken(self.call.given[name])) if given is None else given
+    def input(self, name: str) -> Input:
+        """Describes an input; `Rows` only by their tensors."""
+        value = self.call.given[name]
+        return self.inputs.get(name) or Input(value, tensors_of(taken(value)))
 
 
 class ByIdentity(Generic[Source, Item]):
@@ -72,10 +84,8 @@ class RowStacks:
     """
 
     def __init__(self) -> None:
-        # tensors of all members' inputs that last -> the number of rows, and the stacked value
-        self._lasting: ByIdentity[Tensor, tuple[int, Any]] = ByIdentity()
-        # tensors of an input that lasts -> their form and number of rows
-        self._forms: ByIdentity[Tensor, tuple[Hashable, Collection[int]]] = ByIdentity()
+        # all members' inputs that last -> the number of rows, and the stacked value
+        self._lasting: ByIdentity[Input, tuple[int, Any]] = ByIdentity()
         # the LoRAs of all members with some -> the rows that they apply to, and the stacked LoRAs
         self._loras: ByIdentity[LoraFactors, tuple[Hashable, RowLoras | None]] = ByIdentity()
 
@@ -84,38 +94,39 @@ class RowStacks:
         inputs except tensor values and numbers of rows. Includes layouts, because the bits of a
         convolution depend on them. `any_tokens`: without lengths of text, if the stage allows that.
         """
-        stage, inputs, forms, tokens = call.stage, {}, [], set()
+        stage, inputs, tokens = call.stage, {}, frozenset[int]()
+        forms: list[Hashable] = [id(call.module), offer.loras, *call.given]
         for name, value in call.given.items():
             repeated = any_tokens and name in stage.repeats
             if isinstance(value, Rows) and not repeated:
-                forms.append((name, value.output.form or id(offer)))
+                forms.append(value.output.form or id(offer))
                 continue
-            tensors = inputs[name] = list[Tensor]()
-            structure = outline(taken(value), tensors)
-            if repeated:
-                tokens |= {one.shape[1] for one in tensors if one.dim() == TEXT_DIMENSIONS}
-            form, rows = self._form(tensors, name in stage.hoists, repeated)
-            if not _for_all_rows(stage, name) and set(rows) - {offer.rows}:
-                form = id(offer)  # shares with no other
-            forms.append((name, (structure, form)))
+            one = inputs[name] = self._described(offer, stage, name, value, repeated)
+            forms.append(one.form)
+            tokens |= one.tokens
         if len(tokens) > 1:
             return self.member(offer, call, any_tokens=False)
-        form = id(call.module), offer.loras, tuple(forms)
-        return Member(offer, call, inputs, form, *tokens)
+        return Member(offer, call, inputs, tuple(forms), *tokens)
 
-    def _form(
-        self, tensors: Sequence[Tensor], lasting: bool, repeated: bool
-    ) -> tuple[Hashable, Collection[int]]:
-        """Returns the form of tensors without rows, and their numbers of rows."""
-        known = self._forms.get(tensors) if lasting and tensors else None
-        if known is None:
-            known = (
-                tuple([form_of(one, _first(one, repeated)) for one in tensors]),
-                {one.shape[0] for one in tensors},
-            )
-            if lasting and tensors:
-                self._forms.put(tensors, known)
-        return known
+    def _described(
+        self, offer: Offer, stage: Stage, name: str, value: Any, repeated: bool
+    ) -> Input:
+        """Describes an input; constants, and inputs that last, once for a request."""
+        (known,) = offer.forms
+        key = name, repeated
+        if key in known and known[key].value is value:
+            found: Input = known[key]
+            return found
+        tensors: list[Tensor] = []
+        structure = outline(taken(value), tensors)
+        form: Hashable = object()  # shares with no other
+        if _for_all_rows(stage, name) or all(one.shape[0] == offer.rows for one in tensors):
+            form = Form(structure, *[form_of(one, _first(one, repeated)) for one in tensors])
+        texts = [one for one in tensors if repeated and one.dim() == TEXT_DIMENSIONS]
+        made = Input(value, tensors, form, frozenset(one.shape[1] for one in texts))
+        if not tensors or stage.lasting(name):
+            known[key] = made
+        return made
 
     def stacked(self, members: Sequence[Member], rows: Sequence[int], wanted: int) -> StageCall:
         """Returns one call with the rows of all, and copies of the last row up to `wanted`."""
@@ -125,8 +136,8 @@ class RowStacks:
         for name in call.given:
             output = _output_of([one.call.given[name] for one in members], wanted)
             if output is None:
-                tensors = [one.input_tensors(name) for one in members]
-                given[name] = self._input(call, name, tensors, repeats, rows, wanted)
+                inputs = [one.input(name) for one in members]
+                given[name] = self._input(call, name, inputs, repeats, rows, wanted)
             else:
                 given[name] = output.value
         factors = [one.offer.factors[0] for one in members]
@@ -156,19 +167,19 @@ class RowStacks:
         self,
         call: StageCall,
         name: str,
-        tensors: Sequence[Sequence[Tensor]],
+        inputs: Sequence[Input],
         repeats: Sequence[int],
         rows: Sequence[int],
         wanted: int,
     ) -> Any:
-        """Stacks one input. `tensors`: of each member."""
-        stage, value = call.stage, taken(call.given[name])
-        if not tensors[0] or rows[0] == wanted:
-            return value
+        """Stacks one input of each member."""
+        stage, value = call.stage, call.given[name]
+        if not inputs[0].tensors or rows[0] == wanted:
+            return taken(value)
         lasts = name in stage.hoists
-        sources = [one for some in tensors for one in some]
-        known = self._lasting.get(sources) if lasts else None
+        known = self._lasting.get(inputs) if lasts else None
         if known is None or known[0] != wanted:
+            tensors = [one.tensors for one in inputs]
             if name in stage.repeats and repeats:
                 tensors = [
                     [_repeated(one, times) for one in some]
@@ -176,9 +187,9 @@ class RowStacks:
                 ]
             stacked = [_filled(some, rows, wanted) for some in zip(*tensors, strict=True)]
             rest = iter(stacked)
-            known = wanted, mapped(value, lambda _: next(rest))
+            known = wanted, mapped(taken(value), lambda _: next(rest))
             if lasts:
-                self._lasting.put(sources, known)
+                self._lasting.put(inputs, known)
         return known[1]
 
     def parts(self, outputs: Outputs, rows: Sequence[int], wanted: int) -> list[Outputs]:

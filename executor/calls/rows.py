@@ -12,6 +12,23 @@ from torch import Tensor
 from katz_graph.executor.calls.batching import mapped, outline
 
 
+class Form:
+    """Compares nested tuples; computes their hash once."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, *parts: Hashable) -> None:
+        self._parts, self._hash = parts, hash(parts)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Form) and self._hash == other._hash and self._parts == other._parts
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 @dataclass(eq=False)
 class SharedOutput:
     """Holds an output of a call with `rows` rows."""
@@ -28,7 +45,7 @@ class SharedOutput:
         structure = outline(self.value, tensors)
         if any(tensor.shape[0] != self.rows for tensor in tensors):
             return None
-        return structure, tuple([form_of(tensor) for tensor in tensors])
+        return Form(structure, *[form_of(tensor) for tensor in tensors])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

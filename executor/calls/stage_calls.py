@@ -135,8 +135,10 @@ class StageCalls:
         if self._rows.fixed and offer.calls[0].stage.shareable:
             calls = [_absorbed(call) if _absorbs(call) else call for call in offer.calls]
             offers = [
-                replace(offer, sizes=(size,), factors=(factors,))
-                for size, factors in zip(offer.sizes, offer.factors, strict=True)
+                replace(offer, sizes=(size,), factors=(factors,), forms=(forms,))
+                for size, factors, forms in zip(
+                    offer.sizes, offer.factors, offer.forms, strict=True
+                )
             ]
             return [self._stacked([one])[0] for one in map(self._member, offers, calls)]
         calls = self._models.residents.with_room(offer.what, partial(self._with_loras, offer))
@@ -238,7 +240,7 @@ class StageCalls:
         if len(offers) > 1:
             use.shared += 1
             use.shared_rows += sum(offer.rows for offer in offers)
-        new = use.calls - before
+        new = use.calls_since(before)
         for offer in offers:
             offer.count(new)
         return made

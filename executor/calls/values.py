@@ -8,12 +8,32 @@ Values from earlier evaluations are stored separately, by operation output and e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from katz_graph.executor.calls.batching import merge, split
 from katz_graph.executor.calls.rows import taken
 from katz_graph.ir.program import Instance
 from katz_graph.ir.region import Previous, Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Lists the values that the operations of a call read as one of its inputs."""
+
+    values: tuple[Any, ...]
+    produced: bool  # all by operations of this request
+    # the operations, if all values are the same output of each, and the number of that output
+    operations: tuple[str, ...] | None
+    output: int = 0
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Reading:
+        refs = [value for value in values if isinstance(value, Ref)]
+        produced = len(refs) == len(values)
+        if not produced or len({ref.output for ref in refs}) > 1:
+            return cls(tuple(values), produced, None)
+        return cls(tuple(values), produced, tuple(ref.operation for ref in refs), refs[0].output)
 
 
 class Values:
@@ -36,17 +56,21 @@ class Values:
         self._arrived: dict[Ref, Any] = {}
         self._results: dict[tuple[str, ...], tuple[Any, ...]] = {}
         self._owner: dict[str, tuple[str, ...]] = {}
-        self._merged: dict[tuple[Ref, ...], Any] = {}
+        # parts of batched results, by operations and output
+        self._parts: dict[tuple[str, ...], dict[int, list[Any]]] = {}
+        # of values before the loop, by the identity of the reading
+        self._gathered: dict[int, Any] = {}
 
     def put(self, operations: tuple[str, ...], outputs: tuple[Any, ...]) -> None:
         """Stores the results of a call, replacing earlier results."""
-        self._merged.clear()
+        self._gathered.clear()
+        self._parts.pop(operations, None)
         self._results[operations] = outputs
         self._owner |= dict.fromkeys(operations, operations)
 
     def arrive(self, instance: Instance, value: Any, evaluation: int | None) -> None:
         """Stores a value from another device, computed in this evaluation or an earlier one."""
-        self._merged.clear()
+        self._gathered.clear()
         if instance.evaluation == evaluation:
             self._arrived[instance.ref] = value
         else:
@@ -67,50 +91,45 @@ class Values:
             return self._carried[origin] if isinstance(origin, Instance) else origin
         if not isinstance(value, Ref):
             return value
-        if value in self._arrived:
+        if self._arrived and value in self._arrived:
             return self._arrived[value]
-        if value.operation not in self._owner:
+        operations = self._owner.get(value.operation)
+        if operations is None:
             if self._outer is None:
                 raise KeyError(f"operation {value.operation} has not run")
             return self._outer.resolve(value)
-        operations = self._owner[value.operation]
-        if len(operations) > 1:
-            whole = tuple(map(taken, self._results[operations]))
-            for name, outputs in zip(operations, split(whole, [1] * len(operations)), strict=True):
-                self.put((name,), outputs)
-        return taken(self._results[(value.operation,)][value.output])
+        whole = self._results[operations][value.output]
+        if len(operations) == 1:
+            return taken(whole)
+        parts = self._parts.setdefault(operations, {})
+        if value.output not in parts:
+            parts[value.output] = split(taken(whole), [1] * len(operations))
+        return parts[value.output][operations.index(value.operation)]
 
-    def gather(self, values: Sequence[Any]) -> Any:
+    def gather(self, reading: Reading) -> Any:
         """Concatenates the values that the operations of one call read. Reuses a result of the same
         batch without splitting it, and returns it as `Rows` if other requests shared its call.
+        Values from before the loop are gathered once for all readings of the same object.
 
         Raises RunError for values that cannot be merged, see `merge`.
         """
-        whole = self._whole(values)
-        if whole is not None:
-            return whole
-        if len(values) == 1:
-            return self.resolve(values[0])
-        merged = merge([self.resolve(value) for value in values])
-        if self._outer is not None and all(
-            isinstance(value, Ref) and self._is_outer(value) for value in values
-        ):
-            self._outer._keep(values, merged)
-        return merged
+        outer = self._outer
+        if outer is not None and id(reading) in outer._gathered:
+            return outer._gathered[id(reading)]
+        gathered = self._whole(reading)
+        if gathered is None:
+            gathered = merge([self.resolve(value) for value in reading.values])
+        if outer is not None and reading.produced and all(map(self._is_outer, reading.values)):
+            outer._gathered[id(reading)] = gathered
+        return gathered
 
     def _is_outer(self, value: Ref) -> bool:
         return value.operation not in self._owner and value not in self._arrived
 
-    def _keep(self, values: Sequence[Ref], merged: Any) -> None:
-        """Caches a concatenation of values from before the loop, which is then computed once."""
-        self._merged[tuple(values)] = merged
-
-    def _whole(self, values: Sequence[Any]) -> Any | None:
-        if not all(isinstance(value, Ref) and value.output == values[0].output for value in values):
+    def _whole(self, reading: Reading) -> Any | None:
+        if reading.operations is None:
             return None
-        outputs = self._results.get(tuple(value.operation for value in values))
+        outputs = self._results.get(reading.operations)
         if outputs is not None:
-            return outputs[values[0].output]
-        if tuple(values) in self._merged:
-            return self._merged[tuple(values)]
-        return None if self._outer is None else self._outer._whole(values)
+            return outputs[reading.output]
+        return None if self._outer is None else self._outer._whole(reading)

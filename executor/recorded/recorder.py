@@ -149,8 +149,8 @@ class Recorder:
     def _tried(self, trial: Trial, calls: Sequence[StageCall]) -> list[Outputs]:
         known, ends = self.use.calls, self._stream.timing()
         made = self._pair(calls, trial.concurrent)
-        new = self.use.calls - known
-        trial.add(ends(), counts=new["replayed"] == len(calls) and not new["recorded"])
+        new = self.use.calls_since(known)
+        trial.add(ends(), counts=new.get("replayed") == len(calls) and "recorded" not in new)
         return made
 
     def _pair(self, calls: Sequence[StageCall], concurrent: bool) -> list[Outputs]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -39,7 +39,7 @@ from katz_graph.executor.worker.spans import SpanRecorder
 from katz_graph.executor.worker.stream import Reading, StreamEvent
 from katz_graph.files.urls import shown
 from katz_graph.ir.program import PRESENT, Call, Instance, Instances, Instruction, Segment
-from katz_graph.ir.region import Operation, Previous, Ref
+from katz_graph.ir.region import Operation, Ref
 from katz_graph.ir.values import Step
 from katz_graph.models.family import linear_map
 from katz_graph.models.stages import NODE, Outputs
@@ -289,7 +289,7 @@ class Execution:
         of the unit. Returns true when the request is done.
         """
         return self._models.residents.with_room(
-            self._what(), partial(self._advance_on, outputs), again=False
+            self._what, partial(self._advance_on, outputs), again=False
         )
 
     def _advance_on(self, outputs: Sequence[Outputs] | None) -> bool:
@@ -414,7 +414,7 @@ class Execution:
             before = self._models.network_seconds
             wanted = replace(model, loras=()) if self.by_row else model
             self._networks[model.network] = self._models.residents.with_room(
-                f"{self._what()}, its LoRAs", partial(self._models.patch, wanted)
+                f"{self._what}, its LoRAs", partial(self._models.patch, wanted)
             )
             if (switched := self._models.network_seconds - before) > 0:
                 name = self._version.names.get(model.weights)
@@ -462,7 +462,7 @@ class Execution:
         """
         if (process := self._process) is None:
             return None
-        what = f"{self._what()}, its result"
+        what = f"{self._what}, its result"
         samples, denoised = self._models.residents.with_room(
             what, lambda: (self._unscaled(process.result), self._unscaled(process.denoised))
         )
@@ -534,6 +534,7 @@ class Execution:
     def _encodes_text(self, call: Call) -> bool:
         return stage_of(self._version.before[call.operations[0]]).encodes_text
 
+    @cached_property
     def _what(self) -> str:
         return f"sampler {self.program.name} ({' x '.join(map(str, self.program.shape))})"
 
@@ -573,18 +574,19 @@ class Execution:
         self, calls: Sequence[Call], operations: Mapping[str, Operation], values: Values
     ) -> Work:
         """Executes one call, or two independent calls."""
-        members = [[operations[name] for name in call.operations] for call in calls]
+        members = [self._calls.members(call, operations) for call in calls]
         given = [
-            _gathered(some, values) | self._reused(call)
+            {name: values.gather(reading) for name, reading in some.reads.items()}
+            | self._reused(call)
             for some, call in zip(members, calls, strict=True)
         ]
         started = self._measured_from()
         if calls[0].stage == NODE:
-            ((node,),), (taken,) = members, given
+            (node,), (taken,) = members[0].operations, given
             made: Sequence[Outputs] = [self._calls.node(node, taken)]
         else:
             made = yield self._calls.offer(
-                members, given, self._what(), calls[0].shares, self._computed.update, self.by_row
+                members, given, self._what, calls[0].shares, self._computed.update, self.by_row
             )
         for call, outputs in zip(calls, made, strict=True):
             values.put(call.operations, outputs)
@@ -626,13 +628,6 @@ class Execution:
             self._spans = SpanRecorder(self._device, self.program.name, clock, self._context.report)
             self.timing.spans = self._spans.emitted
         return self._spans
-
-
-def _gathered(members: Sequence[Operation], values: Values) -> dict[str, Any]:
-    """Returns the inputs of a call that other operations produced."""
-    inputs = members[0].inputs.items()
-    made = [name for name, value in inputs if isinstance(value, (Ref, Previous))]
-    return {name: values.gather([member.inputs.get(name) for member in members]) for name in made}
 
 
 def _instance(instruction: Instruction) -> Instance:

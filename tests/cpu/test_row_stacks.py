@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -78,10 +78,15 @@ def stage_calls(rows: SharedRows, compute: Computing) -> StageCalls:
     return StageCalls(models, rows)  # type: ignore[arg-type]
 
 
-def offer(x: Tensor | Rows, text: Text | None = None) -> Offer:
+def offer(
+    x: Tensor | Rows, text: Text | None = None, forms: dict[Hashable, Any] | None = None
+) -> Offer:
+    """Offers a call. `forms`: the same dict for all offers of a request."""
     stage, given = (CHANNELS, {"x": x}) if text is None else (STAGE, {"x": x, "text": text})
     call = StageCall(stage, MODULE, given)
-    return Offer((call,), "key", (len(taken(x)),), (), (None,), "a request", lambda counts: None)
+    forms = {} if forms is None else forms
+    rows = len(taken(x))
+    return Offer((call,), "key", (rows,), (), (None,), "one", lambda counts: None, (forms,))
 
 
 def alone(one: Offer) -> Tensor:
@@ -108,9 +113,10 @@ def test_members_come_and_go_and_each_reads_its_own_inputs() -> None:
     calls = stage_calls(SharedRows(16), counted)
     texts = {name: drawn_text(2, 7) for name in "abcd"}
     states: dict[str, Any] = {name: torch.randn(2, 5) for name in "abcd"}
+    forms: dict[str, dict[Hashable, Any]] = {name: {} for name in "abcd"}
     for group in ("ab", "ab", "ba", "acb", "a", "ac", "ab", "abcd", "dc", "ab"):
-        found = computed(calls, *(offer(states[name], texts[name]) for name in group))
-        states |= zip(group, found, strict=True)
+        offers = [offer(states[name], texts[name], forms[name]) for name in group]
+        states |= zip(group, computed(calls, *offers), strict=True)
         texts["b"] = texts["b"][0], torch.randn(2, 7, 3)  # one of its tensors is made again
     assert counted.rows == [4, 4, 4, 6, 2, 4, 4, 8, 4, 4]
 
@@ -120,8 +126,9 @@ def test_nothing_is_copied_while_the_same_requests_stay_together() -> None:
     calls = stage_calls(SharedRows(16), counted)
     texts = [drawn_text(2, 7), drawn_text(1, 14)]
     states: list[Any] = [torch.randn(2, 5), torch.randn(1, 5)]
+    forms: list[dict[Hashable, Any]] = [{}, {}]
     for _ in range(3):
-        states = computed(calls, *map(offer, states, texts))
+        states = computed(calls, *map(offer, states, texts, forms))
     first, second, third = counted.given
     assert first["text"] is second["text"] is third["text"]
     assert second["x"] is counted.made[0] and third["x"] is counted.made[1]
@@ -190,6 +197,7 @@ def test_two_calls_of_one_request_have_their_own_numbers_of_rows() -> None:
     calls = stage_calls(SharedRows(4, fixed=True), Counted())
     one, other = torch.randn(1, 5), torch.randn(6, 5)
     pair = (offer(one).calls[0], offer(other).calls[0])
-    alone = replace(offer(one), calls=pair, sizes=(len(one), 6), factors=(None, None))
+    sizes, none = (len(one), len(other)), (None, None)
+    alone = replace(offer(one), calls=pair, sizes=sizes, factors=none, forms=({}, {}))
     first, second = calls.alone(alone)
     assert torch.equal(taken(first[0]), one * 2) and torch.equal(taken(second[0]), other * 2)
