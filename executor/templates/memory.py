@@ -69,10 +69,12 @@ class TemplateMemory:
         """
         with self._lock:
             held = self._pinned(name, manifest)
+        pinned = held is not None
         try:
             yield held
         finally:
-            if held is not None:
+            del held  # evicted memory is free at once
+            if pinned:
                 with self._lock:
                     self._books.unpin(name)
 

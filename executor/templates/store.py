@@ -169,7 +169,11 @@ class TemplateStore:
         with ExitStack() as stack:
             template = self._used(name, stack)
             self.count("misses" if template is None else "hits")
-            yield template
+            try:
+                yield template
+            finally:
+                if template is not None:
+                    template.close()
 
     def _used(self, name: str, stack: ExitStack) -> Template | None:
         if self._folder is None:
@@ -229,6 +233,10 @@ class Template:
             return self._held.add(evaluation, layer, mapped)
         except OSError:  # the system has no memory
             return mapped
+
+    def close(self) -> None:
+        """Releases memory and files, before the store may evict them."""
+        self._held, self._files = None, ()
 
 
 class Fill:

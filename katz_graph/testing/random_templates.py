@@ -14,6 +14,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -106,13 +107,23 @@ class RandomTemplates:
         self.folder, self.budgets, self._choices = folder, (memory_bytes, disk_bytes), choices
         self.counts, self._live = Counts(), LiveBytes()
         self._used: list[tuple[int, Template, ExitStack]] = []
+        self._may_reopen = True
         self.store = self._opened()
+
+    def for_thread(self, choices: random.Random) -> RandomTemplates:
+        """Returns operations on the same store, for another thread. The store is not reopened."""
+        self._may_reopen = False
+        other = copy(self)
+        other._choices, other.counts, other._used = choices, Counts(), []
+        return other
 
     def _opened(self) -> TemplateStore:
         return TemplateStore(self.folder, *self.budgets, self._live)
 
     def reopen(self) -> None:
         """Replaces the store by a new one, as a new process does."""
+        if not self._may_reopen:
+            return
         self.close()
         use = self.store.counts
         self.counts.evictions += use.memory_evictions + use.disk_evictions

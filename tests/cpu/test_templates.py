@@ -7,7 +7,9 @@ import logging
 import os
 import random
 import signal
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from katz_graph.executor.templates.budget import TemplateBudget, parse_template_
 from katz_graph.executor.templates.store import TemplateStore
 from katz_graph.testing.random_templates import (
     BUDGETS,
+    LiveBytes,
     RandomTemplates,
     activations,
     evaluations_of,
@@ -78,6 +81,25 @@ def test_random_operations_read_right_tensors_within_the_budgets(
     assert (failed() > 5) == bool(budgets[1])
 
 
+@pytest.mark.parametrize("budgets", BUDGETS)
+def test_threads_share_a_store(tmp_path: Path, budgets: tuple[int, int]) -> None:
+    first = RandomTemplates(tmp_path / "templates", *budgets, random.Random(0))
+    threads = [first.for_thread(random.Random(seed)) for seed in range(3)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(len(threads)) as pool:
+            for done in [pool.submit(one.run, 80) for one in threads]:
+                done.result()
+    finally:
+        sys.setswitchinterval(interval)
+    for one in (*threads, first):
+        one.close()
+        first.check_all()
+        assert one.counts.wrong == []
+    assert sum(one.counts.reads for one in threads) > 100
+
+
 def test_killed_processes_leave_nothing_half_written(tmp_path: Path) -> None:
     """Two processes at a time share the folder, and SIGKILL ends both before random lines."""
     folder, budgets = tmp_path / "templates", BUDGETS[0]
@@ -110,6 +132,20 @@ def test_templates_evicted_from_memory_stay_on_the_disk(tmp_path: Path) -> None:
     assert store.counts.memory_bytes == sizes[0]
     listed = store.templates()
     assert [one.manifest.details for one in listed] == [{"number": "2"}, {"number": "1"}]
+
+
+def test_memory_of_evicted_templates_is_free_at_once(tmp_path: Path) -> None:
+    live, size = LiveBytes(), sum(one.nbytes for one in activations(3, 0).values())
+    store = TemplateStore(tmp_path, size, SOME_BYTES, live)
+    filled(store, 0)
+    filled(store, 3)
+    held = []
+    for number in (3, 0):
+        with store.use(name_of(number)) as template:
+            assert template is not None
+            template.read(0, "blocks.0")
+            held.append(template)
+    assert store.counts.memory_evictions == 1 and live.peak == size
 
 
 def test_layers_of_one_evaluation_are_read_alone(tmp_path: Path) -> None:
