@@ -5,7 +5,8 @@ Part `speed` samples four pictures at once with the miniature models, and with a
 blocks of width 256. Sharing has to give most of what bare calls of the same modules give with as
 many rows, measured in the same minute, and a lone job may not become slower. Jobs with a LoRA of
 rank 16 each have to keep most of what sharing gives to jobs with one LoRA. Seconds are those of the
-worker's processor, which other programs disturb least. Part `poisson` measures latencies of
+worker's processor, which other programs disturb least; predictions of calls are compared with the
+seconds of the clock. Part `poisson` measures latencies of
 jobs that arrive at random times. Both run by default. Part `groups` compares latents
 (`random_groups`).
 """
@@ -46,6 +47,9 @@ from katz_graph.testing.server_process import processor_seconds
 JOBS, MAX_ROWS = 4, 8
 SHARE_OF_BARE, MAX_LONE = 0.85, 1.02
 RANK, SHARE_OF_ONE_LORA = 16, 0.75
+# relative error of the predicted seconds of the last evaluations: the median, and the error that
+# 95 % did not exceed
+MAX_ERRORS = {"call_error_median": 0.05, "call_error_p95": 0.15}
 BLOCKS, HEADS = 8, 4  # of the transformer; a head is 64 wide
 LORA = "sticker.safetensors"
 PARTS = ("speed", "poisson", "groups")
@@ -139,6 +143,11 @@ def _speed(folder: Path, shared: DeviceEngine, plain: DeviceEngine, scale: Scale
         metrics[figure] = _of_one_lora(folder, shared, kind, scale)
         bounds[figure] = f">= {SHARE_OF_ONE_LORA}"
         held.append(metrics[figure] >= SHARE_OF_ONE_LORA)
+    use = shared.cluster.call(shared.device.name, "compute_use").value
+    for figure, value in zip(MAX_ERRORS, (use.median_error, use.p95_error), strict=True):
+        if value is not None:
+            metrics[figure], bounds[figure] = value, f"<= {MAX_ERRORS[figure]}"
+            held.append(value <= MAX_ERRORS[figure])
     columns = ("jobs", "gain", "bare calls", "share of it", "lone with sharing")
     return BenchResult("together", all(held), metrics, bounds, columns, rows)
 

@@ -142,6 +142,7 @@ def test_progress_of_a_sampler_inside_an_expansion_names_both_nodes_and_keeps_th
     steps = [one for one in events if isinstance(one, Progress)]
     assert {(one.node, one.display) for one in steps} == {("5.end", "5")}
     assert 10 <= len(steps) <= 12 and steps[-1].value == 100
+    assert 50 in {one.value for one in steps}  # short jobs report their middle, too
     report.listen(Progress("5", 3, 7))
     assert events[-1] == steps[-1]  # too soon after the last
     assert all(one.evaluations for one in steps)

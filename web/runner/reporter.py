@@ -30,7 +30,8 @@ from katz_graph.web.events import (
     Wrote,
 )
 
-# minimum seconds between progress events, except the last; a preview flushes withheld progress
+# minimum seconds between progress events, except the last and the one in the middle of a sampler,
+# so that the rest of short jobs can be predicted; a preview flushes withheld progress
 PACE = 0.25
 LONGEST_TEXT = 100_000  # characters of a pack object that is not plain data
 
@@ -194,8 +195,13 @@ class JobReporter:
         self._withheld = replace(
             event, node=node, display=self._display_of(node), value=value, maximum=maximum
         )
-        if event.value >= event.maximum or self._clock() - self._progressed >= PACE:
+        ends = event.value >= event.maximum or self._is_middle(event)
+        if ends or self._clock() - self._progressed >= PACE:
             self._emit_progress()
+
+    def _is_middle(self, event: events.Progress) -> bool:
+        """Returns whether half of a sampler's evaluations have just been done."""
+        return event.evaluations and int(event.value) == (int(event.maximum) + 1) // 2
 
     def _emit_progress(self) -> None:
         if self._withheld is not None:
