@@ -219,18 +219,20 @@ class Template:
     def read(self, evaluation: int, layer: str) -> Tensor:
         """Returns a layer's output [branches, N, D] in host memory, or mapped from the disk if the
         memory's budget has no room. It must be neither changed nor used outside of the `with`
-        statement. KeyError for an unknown layer.
+        statement. KeyError for an unknown layer; RuntimeError outside of the `with` statement.
         """
-        form = self.layers(evaluation)[layer]
-        if self._held is not None and (held := self._held.get(evaluation, layer)) is not None:
+        form, held, files = self.layers(evaluation)[layer], self._held, self._files
+        if held is not None and (found := held.get(evaluation, layer)) is not None:
             self._store.count("read_memory_bytes", form.nbytes)
-            return held
+            return found
+        if not files:
+            raise RuntimeError("the use of the template has ended")
         self._store.count("read_disk_bytes", form.nbytes)
-        mapped: Tensor = self._files[evaluation].get_tensor(layer)
-        if self._held is None:
+        mapped: Tensor = files[evaluation].get_tensor(layer)
+        if held is None:
             return mapped
         try:
-            return self._held.add(evaluation, layer, mapped)
+            return held.add(evaluation, layer, mapped)
         except OSError:  # the system has no memory
             return mapped
 
@@ -259,8 +261,9 @@ class Fill:
 
     def put(self, evaluation: int, tensors: Mapping[str, Tensor]) -> bool:
         """Stores the layers' outputs [branches, N, D] of one evaluation, in any order of the
-        evaluations. Returns false if the fill is abandoned, such as by a full disk, which is
-        reported.
+        evaluations. Outputs on a GPU must be complete, because this waits for no stream.
+
+        Returns false if the fill is abandoned, such as by a full disk, which is reported.
         """
         with self._lock:
             if not self.active:

@@ -157,6 +157,8 @@ def test_layers_of_one_evaluation_are_read_alone(tmp_path: Path) -> None:
         assert torch.equal(template.read(2, "blocks.1"), activations(5, 2)["blocks.1"])
         with pytest.raises(KeyError):
             template.read(2, "blocks.9")
+    with pytest.raises(RuntimeError, match="has ended"):
+        template.read(2, "blocks.1")
     assert store.counts.read_disk_bytes == form.nbytes
 
 
