@@ -199,6 +199,29 @@ def far(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max() / (other.max() - other.min()))
 
 
+@pytest.mark.parametrize(("side", "margin", "bucket"), [(1, 0, 4), (2, 1, 1), (2, 2, 4)])
+def test_tokens_under_the_mask_or_near_it_are_active(side: int, margin: int, bucket: int) -> None:
+    height, width, levels = 17, 30, 3
+    mask = torch.zeros(4, 1, height, width)  # the first row is empty, the last full
+    mask[1, 0, 5, 29] = 0.01
+    mask[2, 0, 2:7, 3:9] = 0.5
+    mask[3] = 1
+    found = active_positions(mask, side, levels, margin, bucket)
+    for level in range(levels):
+        cells = side * 2**level
+        rows, columns = -(-height // cells), -(-width // cells)
+        wanted: list[set[int]] = [set() for _ in mask]
+        for row, _, y, x in (mask > 0).nonzero().tolist():
+            for down in range(max(0, y // cells - margin), min(rows, y // cells + margin + 1)):
+                near = range(max(0, x // cells - margin), min(columns, x // cells + margin + 1))
+                wanted[row] |= {down * columns + across for across in near}
+        positions = found[rows * columns]
+        assert [set(row) for row in positions.tolist()[1:]] == wanted[1:]
+        alone = active_positions(mask[1:3], side, levels, margin, bucket)[rows * columns]
+        most = max(map(len, wanted[1:3]))
+        assert most <= alone.shape[1] < most + bucket
+
+
 @pytest.mark.parametrize(("kind", "fused"), CASES)
 def test_template_as_input_gives_the_full_computation(kind: str, fused: bool) -> None:
     """Also with a ControlNet's residuals and with LoRAs by row."""

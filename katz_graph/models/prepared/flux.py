@@ -19,6 +19,7 @@ from katz_graph.models.active import Active, ActiveBlock
 from katz_graph.models.prepared.joint import (
     JointBlock,
     active_attention,
+    apart,
     attended,
     attention,
     fed_forward,
@@ -94,7 +95,8 @@ class PreparedFluxBlock(JointBlock, FluxTransformerBlock):  # type: ignore[misc]
             return found
         parts = (text, self.text), (picture, self.picture)
         mixed = attention(layer, *parts, self._head_norms(), rotary)
-        return self._projected(mixed, text.shape[1])
+        end = text.shape[1]
+        return self._projected(mixed[:, end:], mixed[:, :end])
 
     def _active_mixed(
         self, picture: Tensor, text: Tensor, rotary: Rotary | None, active: Active
@@ -103,18 +105,19 @@ class PreparedFluxBlock(JointBlock, FluxTransformerBlock):  # type: ignore[misc]
         picture_part, text_part = self.active_parts(active.taken(picture), picture, text)
         parts, norms = (text_part, picture_part), self._head_norms()
         mixed = active_attention(self.attn, parts, norms, rotary, active.positions)
-        return self._projected(mixed, text.shape[1])
+        text_mixed, picture_mixed = apart(mixed, text.shape[1])
+        return self._projected(picture_mixed, text_mixed)
 
     def _head_norms(self) -> list[HeadNorm]:
         layer = self.attn
         return head_norms((layer.norm_added_q, layer.norm_added_k), (layer.norm_q, layer.norm_k))
 
-    def _projected(self, mixed: Tensor, end: int) -> tuple[Tensor, Tensor]:
-        """Returns the output projections of picture tokens, and of text, which is before `end`."""
+    def _projected(self, picture: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the output projections of an attention's picture and text tokens."""
         layer = self.attn
         return (
-            layer.to_out[1](linear_by_row(layer.to_out[0], mixed[:, end:])),
-            linear_by_row(layer.to_add_out, mixed[:, :end]),
+            layer.to_out[1](linear_by_row(layer.to_out[0], picture)),
+            linear_by_row(layer.to_add_out, text),
         )
 
 

@@ -145,7 +145,8 @@ def active_attention(
     `norms`: as for `attention`. `positions` [B, A] int64: those of the last part's active tokens
     among its tokens, for rotary positions.
     """
-    queries = _outputs([(active, layers.part(0, 1)) for active, _, layers in parts])
+    # one product for all rows: those of one row are few
+    queries = torch.cat([layers.part(0, 1).whole(active) for active, _, layers in parts], dim=1)
     keys_values = _outputs([(tokens, layers.part(1, 3)) for _, tokens, layers in parts])
     if norms:
         active, tokens, _ = parts[0]
@@ -153,6 +154,13 @@ def active_attention(
         head_norm(queries, layer.heads, *query, active.shape[1], rotary, positions)
         head_norm(keys_values, layer.heads, *key, tokens.shape[1], rotary)
     return attended((queries, *keys_values.chunk(2, dim=-1)), layer.heads)
+
+
+def apart(mixed: Tensor, end: int) -> tuple[Tensor, Tensor]:
+    """Returns copies of the tokens of [B, A, C] before `end`, and of the others, so that one
+    product computes all rows.
+    """
+    return mixed[:, :end].contiguous(), mixed[:, end:].contiguous()
 
 
 def _outputs(parts: Sequence[tuple[Tensor, Projections]]) -> Tensor:

@@ -17,6 +17,7 @@ from katz_graph.models.active import Active
 from katz_graph.models.prepared.joint import (
     JointBlock,
     active_attention,
+    apart,
     attention,
     fed_forward,
     head_norms,
@@ -108,24 +109,25 @@ class PreparedJointBlock(JointBlock, JointTransformerBlock):  # type: ignore[mis
             )
             return found
         mixed = attention(layer, (picture, self.picture), (text, self.text), self._head_norms())
-        return self._projected(mixed, picture.shape[1])
+        end = picture.shape[1]
+        return self._projected(mixed[:, :end], mixed[:, end:])
 
     def _active_mixed(self, picture: Tensor, text: Tensor, active: Active) -> tuple[Tensor, Tensor]:
         """Returns the attention of active picture tokens and of text tokens."""
         parts = self.active_parts(active.taken(picture), picture, text)
         mixed = active_attention(self.attn, parts, self._head_norms())
-        return self._projected(mixed, parts[0][0].shape[1])
+        return self._projected(*apart(mixed, parts[0][0].shape[1]))
 
     def _head_norms(self) -> list[HeadNorm]:
         layer = self.attn
         return head_norms((layer.norm_q, layer.norm_k), (layer.norm_added_q, layer.norm_added_k))
 
-    def _projected(self, mixed: Tensor, end: int) -> tuple[Tensor, Tensor]:
-        """Returns the output projections of picture tokens, which are before `end`, and of text."""
-        layer, text_mixed = self.attn, mixed[:, end:]
+    def _projected(self, picture: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the output projections of an attention's picture and text tokens."""
+        layer = self.attn
         if not layer.context_pre_only:
-            text_mixed = linear_by_row(layer.to_add_out, text_mixed)
-        return layer.to_out[1](linear_by_row(layer.to_out[0], mixed[:, :end])), text_mixed
+            text = linear_by_row(layer.to_add_out, text)
+        return layer.to_out[1](linear_by_row(layer.to_out[0], picture)), text
 
 
 class PreparedSD3SingleBlock(SD3SingleTransformerBlock, ModulatedBlock, Fusible):  # type: ignore[misc]
