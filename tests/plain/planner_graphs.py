@@ -25,14 +25,14 @@ from katz_graph.ir.region import Operation, Region
 from katz_graph.models.loading.component import component
 from katz_graph.node import Node
 from katz_graph.node.types import NodeType
-from katz_graph.nodes import denoise, sampling
+from katz_graph.nodes import denoise, sampling, transformer
 from katz_graph.planner.compile import Known, compile_region
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.region import bind_region, region_nodes
 
 REGISTRY: Mapping[str, NodeType] = {
     name: kind.describe()
-    for module in (denoise, sampling)
+    for module in (denoise, sampling, transformer)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, Node) and kind is not Node
 }
@@ -72,10 +72,11 @@ def sampler_region(
     negative: tuple[ConditioningEntry, ...],
     guidance: float = 7.0,
     model: ModelRecipe = MODEL,
+    latent: Mapping[str, Any] = LATENT,
 ) -> Region:
     expansion = expand_sampling(
         "StepBegin",
-        {"model": model, "latent_image": LATENT, "steps": 4},
+        {"model": model, "latent_image": latent, "steps": 4},
         model,
         positive,
         negative,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from math import inf
 
@@ -27,6 +28,7 @@ from katz_graph.planner.simulation.views import Views
 
 MAX_ACTIVE_SHARE = 0.5
 MIN_GAIN = 0.02  # of a request's seconds
+LEADS = (1.0, 0.5, 0.25, 0.125, 0.0)  # shares of the longest lead of the loads that are tried
 CountLayers = Callable[[Operation, tuple[int, ...], int, Mapping[int, int]], LayeredWork]
 Choose = Callable[[EvaluationTimes], Sequence[bool]]
 
@@ -49,12 +51,9 @@ def reuse(program: Program, template: OfferedTemplate | None, count: CountLayers
     if not every.reused:
         why = "the template has none of the network's layers"
         return replace(program, reuse=Reuse(before.period, active=template.active, why_not=why))
-    # the best evaluations with loads ahead, and the best first one, which has none
-    choices = [
-        layers.chosen(EvaluationTimes.best),
-        layers.chosen(lambda times: replace(times, ahead=0.0).best()),
-        every,
-    ]
+    # the first evaluation has no loads ahead, so plans for shorter leads may be better
+    found = (layers.chosen(partial(_best, share=share)) for share in LEADS)
+    choices = [*{tuple(one.reused.items()): one for one in found}.values(), every]
     results = [simulate(one) for one in choices]
     best = min(range(len(choices)), key=lambda one: results[one].seconds)
     after, all_cached = results[best], replace(_reported(every), cached=results[-1].period)
@@ -78,6 +77,12 @@ def reuse(program: Program, template: OfferedTemplate | None, count: CountLayers
         layers=all_cached.cached_layers,
     )
     return replace(choices[best], reuse=report, template=template.use)
+
+
+def _best(times: EvaluationTimes, share: float) -> tuple[bool, ...]:
+    """Returns the best layers if loads have a share of the lead that they may have."""
+    ahead = share * min(times.ahead, times.period((False,) * len(times.layers)))
+    return replace(times, ahead=ahead).best() if share < 1 else times.best()
 
 
 def _reported(program: Program) -> Reuse:

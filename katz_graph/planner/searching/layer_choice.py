@@ -6,6 +6,7 @@ link. A layer waits for its own tensor only. Must not know programs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -25,6 +26,11 @@ class LayerTimes:
     full: float
     cached: float
     load: float  # of its tensor over the link, if it is cached
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """Returns a key that is the same for layers that differ by rounding only."""
+        return tuple(f"{seconds:.9e}" for seconds in (self.full, self.cached, self.load))
 
     def seconds(self, cached: bool) -> float:
         return self.cached if cached else self.full
@@ -65,7 +71,8 @@ class EvaluationTimes:
 
     def best(self) -> tuple[bool, ...]:
         """Returns for each layer whether it reads the template, so that the period is the least; of
-        equal choices the one with the shortest loads. Never slower than no cached layer or all.
+        equal choices the one with the shortest loads. Never slower than no cached layer or all. Of
+        equal layers the last ones are cached, so that the first evaluation waits least.
 
         A dynamic program over layers keeps the Pareto front of (link busy until, device busy
         until), without states that must end later than a known choice. Exact.
@@ -90,7 +97,18 @@ class EvaluationTimes:
             ]
             steps.append((order, len(arrived)))
             link, device = link[order], device[order]
-        return _choices(steps, int(np.maximum(link + lead, device + self.after).argmin()))
+        found = _choices(steps, int(np.maximum(link + lead, device + self.after).argmin()))
+        return self._late(found)
+
+    def _late(self, cached: Sequence[bool]) -> tuple[bool, ...]:
+        """Returns the choice with the last of equal layers cached."""
+        kinds = [layer.kind for layer in self.layers]
+        left = Counter(kind for kind, reads in zip(kinds, cached, strict=True) if reads)
+        found = []
+        for kind in reversed(kinds):
+            found.append(left[kind] > 0)
+            left[kind] -= 1
+        return tuple(reversed(found))
 
     def _least_rests(self) -> list[float]:
         """Returns for each layer the least seconds of computation after it."""
