@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -38,6 +39,7 @@ from katz_graph.executor.cluster.network import WorkerNetwork
 from katz_graph.executor.cluster.requests import CallResult, NotSerializable
 from katz_graph.executor.cluster.router import Lease, Router
 from katz_graph.executor.cluster.worker_handle import PATIENCE, WorkerPatience
+from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.launch.base import Launcher
 from katz_graph.executor.launch.early_start import EarlyStart
 from katz_graph.executor.launch.fork_server import ForkServer, entry_for
@@ -49,19 +51,23 @@ from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.measure.survey import assume, survey
 from katz_graph.executor.messages import Timing
 from katz_graph.executor.planning import Choices, check_reachable, plan_region
+from katz_graph.executor.template_offers import TemplateOffers, filling, offers_of, unread
 from katz_graph.executor.turns.affinity import Claim, claim_seats
 from katz_graph.executor.turns.due_lock import DueLock
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.program import Program
+from katz_graph.ir.provenance import CACHED_EDIT
 from katz_graph.ir.region import Region
+from katz_graph.ir.reuse import OfferedTemplate
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.families.shared.stages import TEXT, VAE_DECODE, VAE_ENCODE
 from katz_graph.node.types import Context
 from katz_graph.planner.changes import changed
 from katz_graph.planner.queries import opaque_functions, switches
+from katz_graph.planner.template import TemplateRequest
 
 if TYPE_CHECKING:
     from katz_graph.executor.launch.in_process import InProcess
@@ -111,6 +117,8 @@ class DeviceEngine:
         self._starting, self._planning = threading.Lock(), DueLock()
         # by device and key of evaluations: the measured seconds (`EvaluationRun.seconds`)
         self._evaluations: dict[tuple[str, str], tuple[float, ...]] = {}
+        self.templates: TemplateOffers | None = offers_of(configs[0])
+        self.fills_templates = False  # after requests that would have read them
         self._router = Router(
             names,
             self.choices.reachable,
@@ -156,6 +164,8 @@ class DeviceEngine:
     def close(self) -> None:
         """Stops the workers after their current units."""
         self._autoscaler.close()
+        if self.templates is not None:
+            self.templates.close()
         self.cluster.close()
         self.opened.close()
 
@@ -308,12 +318,29 @@ class DeviceEngine:
 
     def _planned(self, region: Region, target: Target, after: str = "emit") -> Program:
         """Compiles a region. Raises RunError if all devices of a stage are lost."""
-        program = plan_region(region, target, self.counts, after, self.lora_levels.level)
+        offered = self._offered(region, target)
+        template = None if isinstance(offered, str) else offered
+        program = plan_region(region, target, self.counts, after, self.lora_levels.level, template)
+        if isinstance(offered, str):
+            program = unread(program, offered)
         check_reachable(
             (operation.stage for operation in (*region.operations, *program.before)),
             self.choices.unplaceable,
         )
         return program
+
+    def _offered(self, region: Region, target: Target) -> OfferedTemplate | str | None:
+        """Returns what the store has for a request that may read cached activations, or the reason
+        why it reads none.
+        """
+        if CACHED_EDIT not in target.allowed:
+            return None
+        if self.templates is None:
+            return "templates are not stored; set --template-gb"
+        request = self.templates.request(region)
+        if isinstance(request, str):
+            return request
+        return self.templates.offered(request) or "no template of its picture is filled"
 
     def profile(
         self, region: Region, context: Context, rows: Sequence[int] = ()
@@ -352,11 +379,34 @@ class DeviceEngine:
                 planning.close()
                 sampled = self._carried_out(region, program, context)
                 completed = True
+                self._fill_later(region, program, context)
                 return sampled
             except NotSerializable as error:
                 return self._sampled_here(region, context, str(error))
             finally:
                 self._autoscaler.apply(self._router.dismiss(lease, completed))
+
+    def _fill_later(self, region: Region, program: Program, context: Context) -> None:
+        """Fills the template that a request would have read, when devices have nothing else."""
+        allowed = CACHED_EDIT in program.target.allowed
+        if self.templates is None or program.template or not (allowed and self.fills_templates):
+            return
+        request = self.templates.request(region)
+        if not isinstance(request, str) and self.templates.lacks(request):
+            self.templates.fill_later(request, partial(self.fill_template, request, context))
+
+    def fill_template(self, request: TemplateRequest, context: Context) -> None:
+        """Computes a template's activations on one device, after all requests there."""
+        target = Target(self.cluster.devices[:1], batching=self.choices.batching)
+        program = plan_region(request.fills, target, self.counts)
+        last = RunContext(
+            self,
+            context.folders,
+            context.output_directory,
+            types=context.types,
+            due=-math.inf,  # as of a request that is late
+        )
+        self.cluster.run(filling(program, request), last)
 
     def _sampled_here(
         self, region: Region, context: Context, why: str

@@ -16,7 +16,9 @@ from katz_graph.core.errors import RunError
 from katz_graph.host.deferred_imports import import_deferring
 from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
+from katz_graph.ir.provenance import CACHED_EDIT
 from katz_graph.ir.region import Region
+from katz_graph.ir.reuse import OfferedTemplate
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.family import families
 
@@ -79,9 +81,11 @@ def plan_region(
     counts: Counts | None = None,
     after: str = "emit",
     profiled: Profiled | None = None,
+    template: OfferedTemplate | None = None,
 ) -> Program:
     """Compiles a region without running it. `counts`: the known work of models; `profiled` returns
-    the noise level above which steps can omit a LoRA. Raises InputError for errors in the region.
+    the noise level above which steps can omit a LoRA; `template`: whose activations layers may
+    read. Raises InputError for errors in the region.
     """
     from katz_graph.adapters.encoders import taken_by_texts
     from katz_graph.models.text.recipe import length
@@ -90,30 +94,46 @@ def plan_region(
     from katz_graph.planner.passes.cost import count_work, unprepared_blocks
     from katz_graph.planner.passes.deferred_loras import no_profile
     from katz_graph.planner.passes.fit import fit
+    from katz_graph.planner.passes.reuse import count_layers
     from katz_graph.planner.sampling import decider, evaluations_of, sampling_of
 
     spec, table = sampling_of(region.begin)
-    counts = counts or Counts()
+    counts, value_bytes = counts or Counts(), target.devices[0].value_bytes
     known = Known(
         schedule=evaluations_of(spec, table),
         decide=decider(spec, table),
         shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
-        count=partial(count_work, value_bytes=target.devices[0].value_bytes, counts=counts),
+        count=partial(count_work, value_bytes=value_bytes, counts=counts),
         fit=fit,
         length=lambda encoding: length(encoding, prompt_length),
         profiled=profiled or no_profile,
         taken_by_texts=taken_by_texts,
         unprepared=partial(unprepared_blocks, counts=counts),
+        template=template,
+        count_layers=partial(count_layers, value_bytes=value_bytes, counts=counts),
     )
     return compile_region(region, known, target, after)
 
 
-def region_planner(target: Target, store: CostStore, after: str) -> Callable[[Region], Program]:
-    """Returns `plan_region` for a target, with the counts and measurements of a store."""
+def region_planner(
+    target: Target, store: CostStore, after: str, template_link: float | None = None
+) -> Callable[[Region], Program]:
+    """Returns `plan_region` for a target, with the counts and measurements of a store. Assumes that
+    the templates of edits are filled, and readable at `template_link` bytes per second.
+    """
     from katz_graph.executor.measure.lora_levels import LoraLevels
+    from katz_graph.executor.template_offers import assumed, unread
 
     counts, levels = Counts(store), LoraLevels(store)
-    return lambda region: plan_region(region, target, counts, after, levels.level)
+
+    def planned(region: Region) -> Program:
+        edits = CACHED_EDIT in target.allowed
+        offered = assumed(region, template_link) if edits else None
+        template = None if isinstance(offered, str) else offered
+        program = plan_region(region, target, counts, after, levels.level, template)
+        return unread(program, offered) if isinstance(offered, str) else program
+
+    return planned
 
 
 def check_reachable(stages: Iterable[str], unplaceable: Mapping[str, tuple[str, ...]]) -> None:

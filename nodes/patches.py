@@ -5,6 +5,7 @@ recipes.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -17,11 +18,13 @@ from katz_graph.core.patches import (
     GradualMask,
 )
 from katz_graph.core.patches import FreeU as FreeUPatch
+from katz_graph.core.recipe import EditTemplate as EditTemplateRecipe
+from katz_graph.core.recipe import Picture
 from katz_graph.models.loading.merge import Scales, merge_notes, merged_clip, merged_model
 from katz_graph.node import Node, Widget
 from katz_graph.node.knobs import Share
 from katz_graph.node.types import Context
-from katz_graph.node.wires import Clip, Model
+from katz_graph.node.wires import Clip, Conditioning, Latent, Model
 
 Factor = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)]
 Sigma = Annotated[float, Field(ge=0.0, le=1000.0), Widget(step=0.001)]
@@ -72,6 +75,22 @@ class DifferentialDiffusion(
 
     def run(self, model: Model) -> Model:
         return model.with_patch(GradualMask(self.strength))
+
+
+class EditTemplate(Node, category="latent/inpaint", title="Edit Template"):
+    """Says which picture masked samplers edit, and which prompts describe it. With `--allow
+    cached-edit`, layers compute the tokens under the mask, and `margin` tokens around it.
+    """
+
+    margin: Annotated[int, Field(ge=0, le=64)] = 0
+
+    def run(
+        self, model: Model, latent: Latent, positive: Conditioning, negative: Conditioning
+    ) -> Model:
+        if not positive:
+            raise InputError("EditTemplate: positive is empty; link a CLIPTextEncode")
+        seen = Picture.of(latent["samples"])
+        return replace(model, template=EditTemplateRecipe(seen, positive, negative, self.margin))
 
 
 class ModelSamplingDiscrete(Node, category="advanced/model"):

@@ -85,6 +85,23 @@ OF_DEVICES = (
     (CounterMetricFamily, "calls_eager", "Calls of stages that ran without a recording"),
     (CounterMetricFamily, "recordings_dropped", "How often recordings were dropped to make room"),
     (GaugeMetricFamily, "recordings_bytes", "Bytes of recorded calls"),
+    (CounterMetricFamily, "template_hits", "Templates that were stored when an edit needed them"),
+    (CounterMetricFamily, "template_misses", "Templates that were not stored when needed"),
+    (CounterMetricFamily, "template_fills", "Templates stored"),
+    (CounterMetricFamily, "template_abandoned", "Templates computed but not stored"),
+    (
+        CounterMetricFamily,
+        "template_read_memory_bytes",
+        "Bytes of activations that edits read from memory",
+    ),
+    (
+        CounterMetricFamily,
+        "template_read_disk_bytes",
+        "Bytes of activations that edits read from the disk",
+    ),
+    (CounterMetricFamily, "template_memory_evictions", "Templates evicted from memory"),
+    (CounterMetricFamily, "template_disk_evictions", "Templates evicted from the disk"),
+    (GaugeMetricFamily, "template_memory_bytes", "Bytes of activations in memory"),
 )
 # metrics that have another name in the runner's statistics
 ATTRIBUTES = {"device_memory_bytes": "total", "device_memory_free_bytes": "free"}

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from katz_graph.ir.program import Program
 
 
+TEMPLATE_DIGITS = 12  # of a template's name, in pictures
+
+
 @dataclass(slots=True)
 class RunStats:
     """Collects the printed statistics of a run, times in seconds. `samplers`: in order of
@@ -84,4 +87,7 @@ def provenance_of(sampled: Sampled) -> Provenance:
     arrivals = {name: first for name, first in sampled.arrivals.items() if first}
     steps = [program.schedule[first].step for first in arrivals.values()]
     by_profile = bool(arrivals) and lora_bound(program.target.allowed)[1] is None
-    return Provenance(bool(program.stale), arrivals, max(steps, default=0), by_profile)
+    read = program.template.key[:TEMPLATE_DIGITS] if program.template and program.reused else ""
+    return Provenance(
+        bool(program.stale), arrivals, max(steps, default=0), by_profile, template=read
+    )

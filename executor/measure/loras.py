@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -15,21 +15,18 @@ from torch import Tensor
 from katz_graph.adapters.recipes import LoraUse, without
 from katz_graph.core.latent_space import LatentSamples
 from katz_graph.core.recipe import (
-    Encoding,
     FileIdentity,
     ModelRecipe,
-    Tile,
-    UpscaleModelRecipe,
-    VaeRecipe,
 )
 from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.engine_on_top import EngineOnTop
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.measure.lora_levels import LoraProfile
 from katz_graph.executor.planning import plan_region
-from katz_graph.ir.device import Device, Target
+from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation, Ref, Region
-from katz_graph.ir.values import Step, TextEncoding
+from katz_graph.ir.values import Step
 from katz_graph.models.stages import NODE
 from katz_graph.node.types import Context, NodeType, Output
 from katz_graph.planner.passes.deferred_loras import step_ends
@@ -59,16 +56,17 @@ class Listener:
         return (inputs["prediction"],)
 
 
-class LoraProfiler:
-    """Implements `katz_graph.node.types.Engine` on top of an engine with its device in this
-    process. Before sampling, profiles the sampler's LoRAs with `seeds` seeds. Skips samplers with
-    one step or added noise, which need all LoRAs in every step.
+class LoraProfiler(EngineOnTop):
+    """Runs on an engine with its device in this process. Before sampling, profiles the sampler's
+    LoRAs with `seeds` seeds. Skips samplers with one step or added noise, which need all LoRAs in
+    every step.
     """
 
     def __init__(
         self, engine: DeviceEngine, seeds: int, say: Callable[[str], None] = lambda line: None
     ) -> None:
-        self._engine, self._seeds, self._say = engine, seeds, say
+        super().__init__(engine)
+        self._seeds, self._say = seeds, say
         self._curves: dict[Sampled, list[list[float]]] = {}
 
     @property
@@ -78,14 +76,6 @@ class LoraProfiler:
             LoraProfile(*key, tuple(fmean(values) for values in zip(*curves, strict=True)))
             for key, curves in self._curves.items()
         ]
-
-    @property
-    def device(self) -> Device:
-        return self._engine.device
-
-    @property
-    def allowed(self) -> frozenset[str]:
-        return self._engine.allowed
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         assert isinstance(context, RunContext)  # profiles run in graph runs only
@@ -131,25 +121,6 @@ class LoraProfiler:
             begins.setdefault(point.step, latent)
         model: ModelRecipe = region.begin.inputs["model"]
         return [*list(begins.values())[1:], model.latent.normalised(outcome.samples)]
-
-    def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
-        return self._engine.encode_text(encoding, context)
-
-    def encode_image(
-        self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None
-    ) -> Tensor:
-        return self._engine.encode_image(vae, pixels, context, tile)
-
-    def decode_latent(
-        self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None
-    ) -> Tensor:
-        return self._engine.decode_latent(vae, samples, context, tile)
-
-    def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
-        return self._engine.upscale(model, picture, context)
-
-    def prefetch(self, values: Iterable[object], context: Context) -> None:
-        self._engine.prefetch(values, context)
 
 
 def similarities(one: list[Tensor], other: list[Tensor]) -> list[float]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from katz_graph.core.errors import InputError
 from katz_graph.models.loading.residency import NoRoom
@@ -15,27 +16,33 @@ TEMPLATES = "templates"  # kind of items in a budget
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateBudget:
-    """Limits the bytes of templates. `disk_bytes` is 0 if templates are stored in memory only."""
+class TemplatePlace:
+    """Configures the store of templates: a folder that all workers see, the bytes of host memory of
+    each worker and of the folder, and the bytes per second from the store if they are given.
+    """
 
+    folder: str
     memory_bytes: int
-    disk_bytes: int = 0
+    disk_bytes: int
+    bytes_per_second: float | None = None
 
 
-def parse_template_budget(text: str) -> TemplateBudget:
-    """Parses MEMORY[,DISK], two numbers in GB. Raises InputError if invalid, or if both are 0."""
+def parse_template_place(folder: Path, budget: str, link: float | None) -> TemplatePlace:
+    """Parses `--template-gb` MEMORY,DISK and checks `--store-link`. Raises InputError if invalid,
+    or if the disk has no room.
+    """
     try:
-        numbers = [float(part) for part in text.split(",")]
+        numbers = [float(part) for part in budget.split(",")]
     except ValueError:
         numbers = []
-    if len(numbers) not in (1, 2) or not all(0 <= number < math.inf for number in numbers):
-        raise InputError(
-            f"--template-gb {text}: expected MEMORY or MEMORY,DISK in GB, for example 16,200"
-        )
-    budget = TemplateBudget(*(int(number * GB) for number in numbers))
-    if not budget.memory_bytes and not budget.disk_bytes:
-        raise InputError(f"--template-gb {text}: leaves no room for templates; omit the option")
-    return budget
+    if len(numbers) != 2 or not all(0 <= number < math.inf for number in numbers):
+        raise InputError(f"--template-gb {budget}: expected MEMORY,DISK in GB, for example 4,32")
+    memory, disk = (int(number * GB) for number in numbers)
+    if not disk:
+        raise InputError(f"--template-gb {budget}: leaves no room for templates on the disk")
+    if link is not None and not 0 < link < math.inf:
+        raise InputError(f"--store-link {link}: expected gigabytes per second above 0")
+    return TemplatePlace(str(folder), memory, disk, None if link is None else link * 1e9)
 
 
 class TooLarge(NoRoom):

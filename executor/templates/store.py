@@ -29,18 +29,18 @@ log = logging.getLogger("katz_graph")
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateUse:
+class TemplateCounts:
     """Counts uses of templates (`hits`) and of absent ones (`misses`), and their bytes."""
 
-    hits: int
-    misses: int
-    fills: int  # templates stored
-    abandoned: int  # fills that ended without a template
-    read_memory_bytes: int
-    read_disk_bytes: int
-    memory_evictions: int
-    disk_evictions: int
-    memory_bytes: int  # counted against the budget now
+    hits: int = 0
+    misses: int = 0
+    fills: int = 0  # templates stored
+    abandoned: int = 0  # fills that ended without a template
+    read_memory_bytes: int = 0
+    read_disk_bytes: int = 0
+    memory_evictions: int = 0
+    disk_evictions: int = 0
+    memory_bytes: int = 0  # counted against the budget now
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ class TemplateStore:
             self._folder = TemplateFolder(folder, disk_bytes)
 
     @property
-    def counts(self) -> TemplateUse:
+    def counts(self) -> TemplateCounts:
         with self._lock:
-            return TemplateUse(
+            return TemplateCounts(
                 **self._counts,
                 memory_evictions=self._memory.evictions,
                 disk_evictions=0 if self._folder is None else self._folder.evictions,

@@ -14,10 +14,12 @@ from typing import Any, get_args
 from katz_graph.core import events, latent_space, patches, phases, recipe, shared_rows
 from katz_graph.executor import messages
 from katz_graph.executor.calls.computing import ComputeUse
+from katz_graph.executor.templates.budget import TemplatePlace
+from katz_graph.executor.templates.store import TemplateCounts
 from katz_graph.executor.transport.mailbox import Address
 from katz_graph.executor.worker import config
 from katz_graph.executor.worker.device_program import DeviceProgram
-from katz_graph.ir import device, program, region, tree, values
+from katz_graph.ir import device, program, region, reuse, tree, values
 from katz_graph.models.loading import residency
 from katz_graph.sampling import names, noise_table, spec
 
@@ -49,6 +51,7 @@ _CLASSES: tuple[type, ...] = (
     recipe.MaskUse,
     recipe.Concatenated,
     recipe.ConditioningEntry,
+    recipe.EditTemplate,
     recipe.Rrdb,
     recipe.Compact,
     recipe.UpscaleModelRecipe,
@@ -92,6 +95,7 @@ _CLASSES: tuple[type, ...] = (
     program.Instruction,
     program.Prediction,
     program.EvaluationRun,
+    reuse.TemplateUse,
     program.Program,
     events.Progress,
     events.Previewed,
@@ -101,12 +105,14 @@ _CLASSES: tuple[type, ...] = (
     events.PackMessage,
     shared_rows.SharedRows,
     config.WorkerConfig,
+    TemplatePlace,
     messages.Timing,
     DeviceProgram,
     ComputeUse,
     residency.AdapterUse,
     residency.ControlNetUse,
     residency.ModelUse,
+    TemplateCounts,
     recipe.Tile,
     Address,
     messages.Failure,

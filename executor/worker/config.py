@@ -9,6 +9,7 @@ import torch
 
 from katz_graph.core.devices import AUTO, number_format
 from katz_graph.core.shared_rows import ALONE, SharedRows
+from katz_graph.executor.templates.budget import TemplatePlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class WorkerConfig:
     policy: str = "lru"  # eviction policy for ControlNets
     cuda_graphs: bool = True  # whether to record and replay stages on a GPU
     shared_rows: SharedRows = ALONE  # of calls that requests share
+    templates: TemplatePlace | None = None  # None: no cached activations
 
 
 def dtype_for(devices: Iterable[str], wanted: str = AUTO) -> torch.dtype:

@@ -123,7 +123,7 @@ class Execution:
             for number, run in enumerate(program.segments)
             for segment in run
         }
-        self._next = 0
+        self._next, self._done = 0, False
         self._work = self._carry_out_all()
         self._loaded = False
         self._holding = Holding(program, models)
@@ -207,10 +207,11 @@ class Execution:
             # with deferred LoRAs, the first evaluations may run during the check
             checked = self._versions.deferred.files or self._check.done
             return bool(checked) and self._adapters.have(self._needed)
-        return not self._held and (
-            self._next >= len(self._instructions)
-            or not self._waits_for(self._instructions[self._next])
-        )
+        if self._held:
+            return False
+        if self._next < len(self._instructions):
+            return not self._waits_for(self._instructions[self._next])
+        return self._activations is None or self._activations.completed
 
     def _waits_for(self, instruction: Instruction) -> bool:
         match instruction.kind:
@@ -308,7 +309,7 @@ class Execution:
             except StopIteration:
                 self.offer = None
         self.switched += self._models.network_seconds - before
-        return self._next == len(self._instructions) and self.offer is None
+        return self._done
 
     def _carry_out_all(self) -> Work:
         prepared = False
@@ -325,6 +326,9 @@ class Execution:
             prepared |= instruction.kind == "prepare"
             if instruction.kind == "end" and self._next < len(self._instructions):
                 yield None
+        while self._activations is not None and not self._activations.completed:
+            yield None
+        self._done = True
         self._recorder.emit(last=True)
         self.timing.calls = dict(self._computed)
         self.timing.evaluations = {

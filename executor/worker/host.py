@@ -47,11 +47,13 @@ from katz_graph.executor.messages import (
 )
 from katz_graph.executor.recorded.cuda import CudaGraphs
 from katz_graph.executor.recorded.recorder import Recorder
+from katz_graph.executor.templates.store import TemplateStore
 from katz_graph.executor.transport.bulk import Bulk
 from katz_graph.executor.transport.codec import Closed
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
+from katz_graph.executor.transport.registration import registering
 from katz_graph.executor.turns.affinity import stay_on
 from katz_graph.executor.turns.device_order import Place
 from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask, SubmittedTask
@@ -368,7 +370,7 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
         if assignment.report_evictions:
             print(f"{assignment.name}: {line}", file=sys.stderr, flush=True)
 
-    return DeviceModels(
+    models = DeviceModels(
         assignment.device,
         assignment.dtype,
         store,
@@ -377,6 +379,11 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
         HostCopies(share_of_host if torch.device(assignment.device).type == "cuda" else nothing),
         say,
     )
+    if (place := assignment.templates) is not None:
+        models.template_store = TemplateStore(
+            Path(place.folder), place.memory_bytes, place.disk_bytes, registering(models.device)
+        )
+    return models
 
 
 def computing_of(assignment: WorkerConfig, stream: Stream) -> Computing:

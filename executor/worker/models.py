@@ -34,7 +34,7 @@ from katz_graph.core.recipe import (
 )
 from katz_graph.executor.calls.batching import field_names
 from katz_graph.executor.calls.computing import Computing, Eagerly
-from katz_graph.executor.templates.loads import ActivationLoads, Template
+from katz_graph.executor.templates.store import TemplateStore
 from katz_graph.executor.weights.adapters import FILE_BYTES, AdapterStore
 from katz_graph.executor.weights.host_copies import HostCopies
 from katz_graph.executor.weights.originals import Originals, nowhere
@@ -48,12 +48,13 @@ from katz_graph.executor.weights.weight_set import (
     as_resident,
     merged_module,
 )
+from katz_graph.executor.worker.opened_template import open_template
 from katz_graph.executor.worker.stream import Stream, stream_of
+from katz_graph.executor.worker.template_loads import ActivationLoads
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.host.memory import GB, RanOut
 from katz_graph.host.transfer import to_device, uploading
 from katz_graph.ir.program import Program
-from katz_graph.ir.reuse import TemplateUse
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.configuration import overflows
 from katz_graph.models.families.shared import vae
@@ -105,7 +106,7 @@ class DeviceModels(ResidentHooks):
         # switches of a model's LoRAs, and their seconds
         self.lora_merges, self.lora_seconds = 0, 0.0
         self.network_seconds = 0.0  # the share of `lora_seconds` spent in networks
-        self.templates: Callable[[TemplateUse], Template] | None = None  # opens those of a store
+        self.template_store: TemplateStore | None = None
         self.adapters = AdapterStore(FILE_BYTES if lora_bytes is None else lora_bytes)
         # none on a GPU, where merging a LoRA is faster than copying the merged weights back
         budget = 0 if self.device.type == "cuda" else lora_bytes
@@ -120,16 +121,18 @@ class DeviceModels(ResidentHooks):
         return uploading(self.device)
 
     @cached_property
-    def _template_threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, "katz-templates")
+    def template_threads(self) -> ThreadPoolExecutor:
+        """Returns the threads that read templates, and store them."""
+        return ThreadPoolExecutor(2, "katz-templates")
 
     def activations(self, program: Program, wake: Callable[[], None]) -> ActivationLoads | None:
         """Opens the template of a request; None if it has none, or this device has no store."""
-        use = program.template
-        if use is None or self.templates is None:
+        use, store = program.template, self.template_store
+        if use is None or store is None:
             return None
-        where = self.templates(use), self.stream, self.device, self._template_threads
-        return ActivationLoads(program, *where, wake)
+        template = open_template(store, self.template_threads, use, wake)
+        where = self.stream, self.device, self.template_threads
+        return ActivationLoads(program, template, *where, wake)
 
     def unload(self) -> None:
         """Unloads all models that are not in use."""

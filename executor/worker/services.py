@@ -17,6 +17,7 @@ from katz_graph.core.recipe import ControlNetRecipe, Encoding, Tile, UpscaleMode
 from katz_graph.executor.calls.batching import mapped
 from katz_graph.executor.calls.computing import ComputeUse
 from katz_graph.executor.measure.device import assumed, device_key, measure
+from katz_graph.executor.templates.store import TemplateCounts
 from katz_graph.executor.worker.first_calls import first_calls
 from katz_graph.executor.worker.models import DeviceModels, Notes
 from katz_graph.host import memory as host_memory
@@ -135,6 +136,12 @@ def compute_use(worker: ServingWorker) -> ComputeUse:
     return worker.models.compute.use
 
 
+def template_use(worker: ServingWorker) -> TemplateCounts | None:
+    """Returns the counts of the worker's store of templates; None without one."""
+    store = worker.models.template_store
+    return None if store is None else store.counts
+
+
 def unload(worker: ServingWorker) -> None:
     """Unloads all models that are not in use, and frees their memory."""
     worker.models.unload()
@@ -158,6 +165,7 @@ SERVICES: Mapping[str, Callable[..., Any]] = {
         memory,
         adapter_use,
         compute_use,
+        template_use,
         unload,
     )
 }

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from katz_graph.core.allowed_approximations import allowed_names
@@ -19,9 +20,10 @@ from katz_graph.core.devices import (
 )
 from katz_graph.core.errors import InputError
 from katz_graph.executor.launch.early_start import EarlyStart
+from katz_graph.executor.templates.budget import TemplatePlace, parse_template_place
 from katz_graph.host.garbage import COLLECTION_THRESHOLD_OBJECTS, imports_are_done
 from katz_graph.planner.changes import parse_places
-from katz_graph.settings.environment import Settings
+from katz_graph.settings.environment import TEMPLATES, Settings
 from katz_graph.settings.options import PlacementOptions
 
 if TYPE_CHECKING:
@@ -118,7 +120,13 @@ class DeviceSetup:
             lora_bytes=self.options.lora_bytes,
             cuda_graphs=self.options.cuda_graphs,
             report_evictions=report_evictions,
+            templates=self.templates(settings),
         )
+
+    def templates(self, settings: Settings) -> TemplatePlace:
+        """Returns the store of templates. Raises InputError for options that are not possible."""
+        given = self.options.template_gb, self.options.store_link
+        return parse_template_place(settings.cache / TEMPLATES, *given)
 
     def estimate(self, settings: Settings) -> tuple[Target, CostStore]:
         """Estimates devices and links without starting a worker.
@@ -170,6 +178,7 @@ def check_options(options: PlacementOptions) -> None:
     """Raises InputError for options that are invalid on every machine and for every workflow."""
     allowed_names(options.allow)
     parse_link(options.link)
+    parse_template_place(Path(), options.template_gb, options.store_link)
     options.device_list()
 
 

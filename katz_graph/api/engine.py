@@ -79,6 +79,8 @@ class Engine:
         model_bytes: int | None = None,
         lora_bytes: int | None = None,
         cuda_graphs: bool = True,
+        template_gb: str = "4,32",
+        store_link: float | None = None,
         cache: str = "classic",
         report_evictions: bool = False,
         say: Callable[[str], None] = log.info,
@@ -102,6 +104,8 @@ class Engine:
             place=places,
             link=link,
             allow=allow,
+            template_gb=template_gb,
+            store_link=store_link,
         )
         check_options(self._options)
         self._results = ResultCache.parse(cache)
@@ -321,12 +325,27 @@ class Engine:
             engine.lora_levels.keep(profile)
         return profiler.profiles
 
+    def fill_templates(self, workflow: Source, *, set: Assignments = ()) -> list[str]:
+        """Fills the templates of a workflow's samplers that edit a part of a picture, for later
+        runs with `allow="cached-edit"`. Returns the names of the filled ones.
+        """
+        from katz_graph.executor.template_filler import TemplateFiller
+
+        prepared = self._prepared(workflow, Changes(set=set), self._warn)
+        setup, engine = self._started(resolve(self._options, prepared.workflow.run))
+        filler = TemplateFiller(engine, self._say)
+        with setup.driving():
+            self._run_unwritten(prepared, filler)
+        return filler.filled
+
     def _plan(self, prepared: PreparedRun, setup: DeviceSetup, after: str) -> Plan:
         from katz_graph.executor.planning import region_planner
         from katz_graph.executor.rehearsal import PlanningEngine
 
         machine, store = setup.estimate(self.settings)
-        engine = PlanningEngine(machine.devices[0], region_planner(machine, store, after))
+        link = setup.templates(self.settings).bytes_per_second
+        planner = region_planner(machine, store, after, link)
+        engine = PlanningEngine(machine.devices[0], planner)
         self._run_unwritten(prepared, engine)
         if not engine.programs:
             raise InputError(

@@ -13,10 +13,12 @@ import typer
 Function = Callable[..., None]
 
 
-def command(app: typer.Typer, without: Collection[str] = ()) -> Callable[[Function], Function]:
-    """Returns a decorator that adds a function to `app` as a command. A dataclass parameter is
-    replaced by one option per field, except those in `without`. Other parameters follow typer's
-    rules.
+def command(
+    app: typer.Typer, without: Collection[str] = (), named: str | None = None
+) -> Callable[[Function], Function]:
+    """Returns a decorator that adds a function to `app` as a command, by default of its name. A
+    dataclass parameter is replaced by one option per field, except those in `without`. Other
+    parameters follow typer's rules.
     """
 
     def add(function: Function) -> Function:
@@ -38,7 +40,7 @@ def command(app: typer.Typer, without: Collection[str] = ()) -> Callable[[Functi
             raise TypeError(f"{function.__name__} has no options {unknown} to leave out")
         remaining = [option for option in options if option.name not in without]
         run.__signature__ = Signature(remaining)  # type: ignore[attr-defined]
-        app.command(function.__name__, help=function.__doc__)(run)
+        app.command(named or function.__name__, help=function.__doc__)(run)
         return function
 
     return add

@@ -23,18 +23,23 @@ from katz_graph.cli.options import (
     ServeAliases,
     SubmitOptions,
     WarmOptions,
+    WorkflowOptions,
 )
 from katz_graph.core.errors import Cancelled, InputError, KatzError
 from katz_graph.host.garbage import expect_imports
 from katz_graph.host.memory import memory_message
 from katz_graph.settings.environment import prepare_to_compute
-from katz_graph.settings.options import FolderOptions
+from katz_graph.settings.options import FolderOptions, TemplateOptions
 from katz_graph.web.options import ServeOptions
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+template = typer.Typer(
+    no_args_is_help=True, help="Manage the activations that --allow cached-edit reads."
+)
+app.add_typer(template, name="template")
 
 
 def _print_version(asked: bool) -> None:
@@ -159,6 +164,36 @@ def warm(
     from katz_graph.cli.warm import warm as warm_workflows
 
     warm_workflows(workflows, options, as_json)
+
+
+@command(template, without=("seed", "output", "link", "allow", "targets"))
+def fill(workflow: Workflow, options: WorkflowOptions, as_json: Json = False) -> None:
+    """Compute and store the activations of the pictures that a workflow edits."""
+    from katz_graph.cli.template import fill as fill_templates
+
+    fill_templates(workflow, options, as_json)
+
+
+@command(template, named="list")
+def list_templates(options: TemplateOptions, as_json: Json = False) -> None:
+    """List the stored templates, the most recently used first."""
+    from katz_graph.cli.template import show
+
+    show(options, as_json)
+
+
+@command(template)
+def drop(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME", help="the begin of a name, or all", show_default=False),
+    ],
+    options: TemplateOptions,
+) -> None:
+    """Remove stored templates, except those in use."""
+    from katz_graph.cli.template import drop as drop_templates
+
+    drop_templates(names, options)
 
 
 @command(app)

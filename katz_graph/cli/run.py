@@ -105,6 +105,8 @@ class _Reporter:
 
 
 def _print_result(result: Result, lines: TerminalLines, total: float, as_json: bool) -> None:
+    from katz_graph.planner.report.text import edit_line
+
     predicted, seconds = result.plan.predicted_seconds, {**result.seconds, "total": total}
     for file in result.files:
         lines.say(f"wrote {file}")
@@ -115,6 +117,9 @@ def _print_result(result: Result, lines: TerminalLines, total: float, as_json: b
             f"sampling took {sampling:.2f} s, predicted {predicted:.2f} s{basis}; the whole run "
             f"took {total:.2f} s"
         )
+    for program in result.plan.programs:
+        if (line := edit_line(program)) is not None:
+            lines.say(line)
     if as_json:
         print(
             json.dumps(

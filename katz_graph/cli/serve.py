@@ -26,6 +26,7 @@ from katz_graph.core.eviction import POLICIES
 from katz_graph.core.phases import Phases, process_start
 from katz_graph.core.shared_rows import SharedRows
 from katz_graph.executor.launch.fork_server import Forked, ForkServer
+from katz_graph.executor.templates.budget import parse_template_place
 from katz_graph.planner.changes import parse_places, permissions
 from katz_graph.web.logs import set_up
 from katz_graph.web.options import ServeOptions
@@ -67,6 +68,7 @@ def serve(options: ServeOptions) -> None:
     allowed_names(options.allow)
     permissions(options.permit)
     parse_link(options.link)
+    parse_template_place(Path(), options.template_gb, options.store_link)
     SharedRows.parse(options.shared_rows, options.limits.batch)
     check_writable(options.data.absolute(), "--data")
     if options.output is not None:

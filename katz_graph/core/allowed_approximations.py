@@ -10,9 +10,15 @@ from typing import Any
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.shared_rows import ALONE, SharedRows
-from katz_graph.ir.provenance import ASYNC_LORA, EXACT, STALE_CONTROLNET, Provenance
+from katz_graph.ir.provenance import (
+    ASYNC_LORA,
+    CACHED_EDIT,
+    EXACT,
+    STALE_CONTROLNET,
+    Provenance,
+)
 
-APPROXIMATIONS = (STALE_CONTROLNET, ASYNC_LORA)
+APPROXIMATIONS = (STALE_CONTROLNET, ASYNC_LORA, CACHED_EDIT)
 
 
 def allowed_names(names: str) -> frozenset[str]:
@@ -49,6 +55,7 @@ def made_with(
     }
     more = {
         "lora_arrivals": provenance.deferred_loras,
+        "template": provenance.template,
         "chosen": {**provenance.chosen, **chosen},
         "shared_rows": str(shared_rows) if shared_rows.most else "",
     }

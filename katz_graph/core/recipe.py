@@ -88,7 +88,7 @@ class MergedComponent(Component):
 class ModelRecipe:
     """Describes a network with LoRAs and patches. `scheduler`: noise table and prediction type of
     its training; `latent`: its latent space. `controls` apply to all conditioning, in addition to
-    the conditioning's own.
+    the conditioning's own. `template`: for masked requests, if cached activations are allowed.
     """
 
     network: Component
@@ -97,6 +97,7 @@ class ModelRecipe:
     loras: tuple[Lora, ...] = ()
     patches: tuple[Patch, ...] = ()
     controls: tuple[ControlUse, ...] = ()
+    template: EditTemplate | None = None
 
     @property
     def weights(self) -> tuple[Component, tuple[Lora, ...]]:
@@ -386,6 +387,18 @@ class ConditioningEntry:
 
 Conditioning = tuple[ConditioningEntry, ...]
 """Prompts that apply together."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditTemplate:
+    """Describes the picture that masked requests edit: its latent, as nodes pass it, and the texts
+    that describe it. `margin`: tokens around the mask that are computed too.
+    """
+
+    latent: Picture  # [B, C, h, w]
+    positive: Conditioning
+    negative: Conditioning
+    margin: int
 
 
 def digest(recipe: object) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-STALE_CONTROLNET, ASYNC_LORA = "stale-controlnet", "async-lora"
+STALE_CONTROLNET, ASYNC_LORA, CACHED_EDIT = "stale-controlnet", "async-lora", "cached-edit"
 
 
 def lora_bound(allowed: Iterable[str]) -> tuple[bool, int | None]:
@@ -31,12 +31,17 @@ class Provenance:
     by_profile: bool = False  # a profile, not the user, limited these steps
     # the job's choices of placement and execution
     chosen: Mapping[str, Any] = field(default_factory=dict)
+    template: str = ""  # name of the template whose activations layers read
 
     @property
     def approximations(self) -> tuple[str, ...]:
         """Returns the names of the approximations in force; none for an exact result."""
-        deferred = (ASYNC_LORA,) if self.arrivals else ()
-        return (*deferred, STALE_CONTROLNET) if self.stale_controlnet else deferred
+        in_force = {
+            ASYNC_LORA: self.arrivals,
+            STALE_CONTROLNET: self.stale_controlnet,
+            CACHED_EDIT: self.template,
+        }
+        return tuple(name for name, used in in_force.items() if used)
 
     @property
     def deferred_loras(self) -> dict[str, int]:
@@ -48,8 +53,10 @@ class Provenance:
         names = frozenset(allowed)
         deferred, steps = lora_bound(names)
         enough = self.by_profile if steps is None else self.steps_without <= steps
-        return (not self.arrivals or (deferred and enough)) and (
-            not self.stale_controlnet or STALE_CONTROLNET in names
+        return (
+            (not self.arrivals or (deferred and enough))
+            and (not self.stale_controlnet or STALE_CONTROLNET in names)
+            and (not self.template or CACHED_EDIT in names)
         )
 
     def __str__(self) -> str:
@@ -79,4 +86,5 @@ def joined(found: Iterable[Provenance]) -> Provenance:
         max((one.steps_without for one in deferred), default=0),
         bool(deferred) and all(one.by_profile for one in deferred),
         {name: value for one in parts for name, value in one.chosen.items()},
+        ", ".join(dict.fromkeys(one.template for one in parts if one.template)),
     )

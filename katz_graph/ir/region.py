@@ -81,6 +81,7 @@ class Region:
     end: Operation
     name: str  # the workflow's node that represents this region
     nodes: Mapping[str, str] = field(default_factory=dict)  # operation -> workflow's node
+    template: Any = None  # the `EditTemplate` of its model, which its recipes are without
 
     def node_of(self, operation: str) -> str:
         """Returns the workflow's node that represents an operation."""

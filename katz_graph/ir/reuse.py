@@ -17,6 +17,7 @@ class TemplateUse:
     # by number of tokens of a level: positions [B, A] of the active tokens
     positions: Mapping[int, Any] = field(default_factory=dict)
     fills: bool = False  # the request computes the activations and passes them to the store
+    details: Mapping[str, str] = field(default_factory=dict)  # for lists of templates
 
 
 @dataclass(frozen=True, slots=True)

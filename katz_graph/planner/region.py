@@ -10,7 +10,7 @@ from typing import Any
 from katz_graph.core.errors import InputError
 from katz_graph.core.graph import Graph, Link
 from katz_graph.core.latent_space import LatentSamples
-from katz_graph.core.recipe import ModelRecipe
+from katz_graph.core.recipe import EditTemplate, ModelRecipe
 from katz_graph.ir.region import BEGIN, END, SLOTS, SWITCH, Operation, Previous, Ref, Region
 from katz_graph.models.family import architecture
 from katz_graph.models.stage_registry import stages
@@ -112,7 +112,27 @@ def bind_region(
         for identifier in nodes.members
         if identifier not in (nodes.begin, nodes.end)
     )
-    return Region(begin, interior, end, name or nodes.end, shown_as or {})
+    region = Region(begin, interior, end, name or nodes.end, shown_as or {})
+    template = given["model"].template if isinstance(given.get("model"), ModelRecipe) else None
+    return region if template is None else _apart(region, template)
+
+
+def _apart(region: Region, template: EditTemplate) -> Region:
+    """Removes the template from a region's models, or its latent would be sent with each."""
+
+    def without(operation: Operation) -> Operation:
+        inputs = {
+            name: replace(value, template=None) if isinstance(value, ModelRecipe) else value
+            for name, value in operation.inputs.items()
+        }
+        return replace(operation, inputs=inputs)
+
+    return replace(
+        region,
+        begin=without(region.begin),
+        operations=tuple(map(without, region.operations)),
+        template=template,
+    )
 
 
 def region_problems(

@@ -17,6 +17,7 @@ from katz_graph.files.folders import Folders
 from katz_graph.files.urls import ANY, FetchRule
 
 TOKEN = "KATZ_TOKEN"
+TEMPLATES = "templates"  # folder of the cache with activations for edits
 FETCHED_GB = "KATZ_FETCHED_GB"
 DEFAULT_FETCHED_GB = 20.0  # default limit of downloaded files
 GB = 2**30
@@ -32,7 +33,7 @@ ALLOCATION = "MALLOC_", "GLIBC_TUNABLES"  # beginnings of names of glibc's varia
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Folders of this machine. `models` and `packs` are searched in order; `cache` holds
-    reproducible data (measured costs, downloads).
+    reproducible data (measured costs, downloads, activations).
 
     `extra`: content of extra model path files; `packs` already includes their packs. `fetch`: URLs
     that may name models; None if unset.

@@ -110,7 +110,18 @@ class DeviceOptions:
 
 
 @dataclass(frozen=True)
-class PlacementOptions(DeviceOptions):
+class TemplateOptions:
+    """Limits the stored activations of templates."""
+
+    template_gb: str = option(
+        "host memory of each device, and disk, for activations of --allow cached-edit",
+        "4,32",
+        metavar="MEMORY,DISK",
+    )
+
+
+@dataclass(frozen=True)
+class PlacementOptions(DeviceOptions, TemplateOptions):
     """Controls where stages run."""
 
     place: tuple[str, ...] = option(
@@ -119,4 +130,8 @@ class PlacementOptions(DeviceOptions):
     link: str | None = option(
         "GBPS[,MS]: assumed speed of links between devices; default: measured",
     )
-    allow: str = option("approximations by name: stale-controlnet, async-lora[=K]", "")
+    allow: str = option("approximations by name: stale-controlnet, async-lora[=K], cached-edit", "")
+    store_link: float | None = option(
+        "assumed gigabytes per second at which devices read these activations",
+        metavar="GB/S",
+    )

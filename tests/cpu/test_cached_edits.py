@@ -4,9 +4,10 @@ do not cover.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +15,27 @@ import pytest
 import torch
 from torch import Tensor
 
+from katz_graph.core.errors import InputError
+from katz_graph.core.events import Sampled
+from katz_graph.core.recipe import EditTemplate, Picture
 from katz_graph.core.shared_rows import SharedRows
+from katz_graph.executor.planning import Choices
+from katz_graph.executor.start import start_here
+from katz_graph.executor.templates.budget import TemplatePlace, parse_template_place
+from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.ir.reuse import TemplateUse
 from katz_graph.models.active import active_positions
 from katz_graph.planner.passes.emit import emit
+from katz_graph.planner.template import TemplateRequest
 from katz_graph.testing.model_files import Models, difference
-from katz_graph.testing.plain_loop import Case
-from katz_graph.testing.requests import bare_context, local_engine, sampler_region
+from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.requests import bare_context, sampler_region
 
 BOUND = 1e-5  # of the range
 SIDE, LEVELS, STEPS = 16, 3, 6
-
-
-@dataclass
-class Activations:
-    """Holds the activations of one template."""
-
-    found: dict[tuple[int, str], Mapping[str, Tensor]] = field(default_factory=dict)
-    lost: bool = False
-    reads: int = 0
-
-    def read(self, number: int, operation: str, layer: str) -> Tensor | None:
-        self.reads += 1
-        return None if self.lost else self.found[number, operation][layer]
-
-    def write(self, number: int, operation: str, outputs: Mapping[str, Tensor]) -> None:
-        self.found[number, operation] = {name: one.clone() for name, one in outputs.items()}
-
-    def close(self) -> None:
-        """Does nothing: no file is open."""
+MB = 2**20
 
 
 @pytest.fixture(scope="module")
@@ -52,41 +43,34 @@ def latent() -> Tensor:
     return torch.randn(1, 4, SIDE, SIDE, generator=torch.Generator().manual_seed(3))
 
 
-def case(models: Models, latent: Tensor, steps: int, top: int = 3) -> Case:
+def case(models: Models, latent: Tensor, steps: int = STEPS, top: int = 3) -> Case:
     mask = torch.zeros(SIDE, SIDE)
     mask[top : top + 4, 3:9] = 1
     # at less than full noise, the first evaluation sees the template everywhere
     return Case("edit", models.pipeline, "euler", steps, 0.5, latent=latent, mask=mask)
 
 
-def planned(engine: Any, asked: Case) -> tuple[Region, Program]:
+def filled(engine: Any, asked: Case) -> TemplateRequest:
+    request = engine.templates.request(sampler_region(asked))
+    assert isinstance(request, TemplateRequest)
+    engine.fill_template(request, bare_context(engine))
+    return request
+
+
+def edit_of(engine: Any, asked: Case, name: str, numbers: Sequence[int]) -> tuple[Region, Program]:
+    """Plans an edit that reads every layer of a template, even if that does not pay."""
     region = sampler_region(asked)
-    return region, engine.plan(region)
-
-
-def filled(engine: Any, asked: Case, template: Activations) -> Tensor:
-    """Computes a template's activations; returns the final latent."""
-    empty = replace(asked, mask=torch.zeros(SIDE, SIDE))
-    region, program = planned(engine, empty)
-    operations = [one.id for one in program.variants[0].operations if one.stage[:4] == "unet"]
-    use = TemplateUse("", tuple(range(asked.steps)), fills=True)
-    engine.models.templates = lambda _: template
-    return run(engine, region, replace(program, template=use, reused=dict.fromkeys(operations, ())))
-
-
-def edited(engine: Any, asked: Case, template: Activations, numbers: tuple[int, ...]) -> Tensor:
-    return run(engine, *edit_of(engine, asked, template, numbers))
-
-
-def edit_of(
-    engine: Any, asked: Case, template: Activations, numbers: tuple[int, ...]
-) -> tuple[Region, Program]:
-    region, program = planned(engine, asked)
+    program = engine.plan(region)
     assert asked.mask is not None
     positions = active_positions(asked.mask[None, None], 1, LEVELS, bucket=4)
-    reused = {name: tuple(layers) for (_, name), layers in template.found.items()}
-    use = TemplateUse("", numbers, positions)
-    return region, emit(replace(program, template=use, reused=reused))
+    (stored,) = engine.templates.store.templates(name)
+    reused: dict[str, list[str]] = {}
+    for tensor in stored.manifest.evaluations[0].layers:
+        operation, _, layer = tensor.partition("/")
+        reused.setdefault(operation, []).append(layer)
+    use = TemplateUse(name, tuple(numbers), positions)
+    layers = {operation: tuple(found) for operation, found in reused.items()}
+    return region, emit(replace(program, template=use, reused=layers))
 
 
 def run(engine: Any, region: Region, program: Program) -> Tensor:
@@ -94,42 +78,142 @@ def run(engine: Any, region: Region, program: Program) -> Tensor:
     return samples
 
 
+def full(engine: Any, asked: Case) -> Tensor:
+    region = sampler_region(asked)
+    return run(engine, region, engine.plan(region))
+
+
 @pytest.fixture
-def engine(costs: Path) -> Iterator[Any]:
-    with local_engine(cache=costs, shared_rows=SharedRows(8)) as engine:
+def engine(costs: Path, tmp_path: Path) -> Iterator[Any]:
+    config = WorkerConfig(
+        "cpu",
+        "cpu",
+        shared_rows=SharedRows(8),
+        templates=TemplatePlace(str(tmp_path / "templates"), MB, 64 * MB),
+    )
+    with start_here(config, Choices(allowed=frozenset({"cached-edit"})), costs) as engine:
         yield engine
 
 
 def test_an_edit_that_sees_the_template_gives_the_full_picture(
     engine: Any, sdxl: Models, latent: Tensor
 ) -> None:
-    template, asked = Activations(), case(sdxl, latent, steps=1)
-    assert difference(filled(engine, asked, template), latent) <= BOUND
-    full = run(engine, *planned(engine, asked))
-    found = edited(engine, asked, template, (0,))
-    assert difference(found, full) <= BOUND
-    assert template.reads == sum(map(len, template.found.values()))
-    template.lost = True
-    assert torch.equal(edited(engine, asked, template, (0,)), full)
+    asked = case(sdxl, latent, steps=1)
+    name = filled(engine, asked).name
+    plan = edit_of(engine, asked, name, [0])
+    whole = full(engine, asked)
+    assert difference(run(engine, *plan), whole) <= BOUND
+    counts = engine.models.template_store.counts
+    assert counts.hits == 1 and counts.read_memory_bytes + counts.read_disk_bytes > 0
+    assert engine.templates.store.drop(name)[0] == [name]
+    assert torch.equal(run(engine, *plan), whole)  # every layer computes all tokens
 
 
 def test_edits_keep_the_rest_of_the_picture_and_share_calls(
     engine: Any, sdxl: Models, latent: Tensor
 ) -> None:
-    template, cases = Activations(), [case(sdxl, latent, STEPS, top) for top in (2, 6)]
-    filled(engine, cases[0], template)
-    numbers = tuple(range(STEPS))
-    alone = [edited(engine, one, template, numbers) for one in cases]
+    cases = [case(sdxl, latent, top=top) for top in (2, 6)]
+    name = filled(engine, cases[0]).name
+    plans = [edit_of(engine, one, name, range(STEPS)) for one in cases]
+    alone = [run(engine, *plan) for plan in plans]
     for asked, found in zip(cases, alone, strict=True):
         assert asked.mask is not None
-        full = run(engine, *planned(engine, asked))
-        outside = asked.mask == 0
-        assert torch.equal(found[..., outside], full[..., outside])
-        assert difference(found, full) < 0.2
-    wrong = edited(engine, cases[0], template, numbers[::-1])
+        outside, whole = asked.mask == 0, full(engine, asked)
+        assert torch.equal(found[..., outside], whole[..., outside])
+        assert BOUND < difference(found, whole) < 0.2
+    wrong = run(engine, *edit_of(engine, cases[0], name, range(STEPS)[::-1]))
     assert difference(wrong, alone[0]) > 100 * BOUND  # read from other noise levels
-    plans = [edit_of(engine, one, template, numbers) for one in cases]
     with ThreadPoolExecutor(2) as pool:
         both = list(pool.map(lambda plan: run(engine, *plan), plans))
-        assert max(map(difference, both, alone)) <= BOUND
+    assert max(map(difference, both, alone)) <= BOUND
     assert engine.models.compute.use.shared > 0
+
+
+def test_a_request_fills_the_template_that_later_ones_find(
+    engine: Any, sdxl: Models, latent: Tensor
+) -> None:
+    asked, programs, stored = case(sdxl, latent), list[Program](), threading.Event()
+    context = bare_context(engine)
+    context.listener = lambda event: (
+        programs.append(event.program) if isinstance(event, Sampled) else None
+    )
+    fill = engine.fill_template
+    engine.fill_template = lambda *arguments: (fill(*arguments), stored.set())
+    engine.fills_templates = True
+    engine.sample(sampler_region(asked), context)
+    assert stored.wait(60)
+    engine.sample(sampler_region(replace(asked, prompt="a blue square", seed=9)), context)
+    first, second = (program.reuse for program in programs)
+    assert first is not None and first.why_not == "no template of its picture is filled"
+    assert second is not None and second.why_not != first.why_not and second.layers > 0
+
+
+def test_templates_are_found_by_all_but_seed_mask_guidance_and_positive_prompt(
+    engine: Any, sdxl: Models, latent: Tensor
+) -> None:
+    def asked_for(**changed: Any) -> TemplateRequest | str:
+        found = engine.templates.request(sampler_region(replace(case(sdxl, latent), **changed)))
+        assert isinstance(found, (str, TemplateRequest))
+        return found
+
+    first = asked_for()
+    assert isinstance(first, TemplateRequest)
+    control = ControlCase(sdxl.controls[0], 0.8, 0.0, 0.6)
+    for same in (
+        {"seed": 1},
+        {"mask": torch.ones(SIDE, SIDE)},
+        {"guidance": 2.0},
+        {"sampler": "dpmpp_2m"},
+        {"prompt": "other"},
+    ):
+        found = asked_for(**same)
+        assert isinstance(found, TemplateRequest) and found.prefix == first.prefix, same
+        assert (found.name == first.name) == ("prompt" not in same)
+    others = [
+        asked_for(**other)
+        for other in (
+            {"negative": "other"},
+            {"latent": latent + 1},
+            {"steps": STEPS + 1},
+            {"loras": ((sdxl.loras[0], 0.5),)},
+            {"loras": ((sdxl.loras[0], 0.6),)},
+            {"controls": (control,)},
+            {"controls": (replace(control, strength=0.7),)},
+        )
+    ]
+    prefixes = [one.prefix for one in others if isinstance(one, TemplateRequest)]
+    assert len({first.prefix, *prefixes}) == 1 + len(others)
+    assert asked_for(mask=None) == "the latent has no mask"
+
+
+def test_an_edit_template_names_latent_and_texts(engine: Any, sdxl: Models, latent: Tensor) -> None:
+    asked = case(sdxl, latent)
+    own = engine.templates.request(sampler_region(asked))
+    conditioning = sampler_region(replace(asked, prompt="a mountain")).operations[1].inputs
+    template = EditTemplate(
+        Picture.of(latent), conditioning["conditioning"], conditioning["conditioning"], 1
+    )
+    found = engine.templates.request(replace(sampler_region(asked), template=template))
+    assert found.exact and found.margin == 1 and found.name != own.name
+    small = replace(template, latent=Picture.of(latent[..., :8]))
+    with pytest.raises(InputError, match=r"EditTemplate: its latent is \[1, 4, 16, 8\]"):
+        engine.templates.request(replace(sampler_region(asked), template=small))
+
+
+@pytest.mark.parametrize(
+    "budget, link, line",
+    [
+        ("4", None, "--template-gb 4: expected MEMORY,DISK in GB"),
+        ("4,x", None, "--template-gb 4,x: expected MEMORY,DISK in GB"),
+        ("nan,4", None, "--template-gb nan,4: expected MEMORY,DISK in GB"),
+        ("4,0", None, "--template-gb 4,0: leaves no room for templates on the disk"),
+        ("4,32", 0.0, "--store-link 0.0: expected gigabytes per second above 0"),
+        ("4,32", float("nan"), "--store-link nan: expected gigabytes per second above 0"),
+    ],
+)
+def test_options_that_are_not_possible_give_one_line(
+    budget: str, link: float | None, line: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as error:
+        parse_template_place(tmp_path, budget, link)
+    assert str(error.value).startswith(line) and "\n" not in str(error.value)

@@ -16,8 +16,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from katz_graph.core.errors import InputError
-from katz_graph.executor.templates.budget import TemplateBudget, parse_template_budget
 from katz_graph.executor.templates.store import TemplateStore
 from katz_graph.testing.random_templates import (
     BUDGETS,
@@ -341,11 +339,3 @@ def test_fills_are_complete_and_of_one_writer(tmp_path: Path) -> None:
             raise RuntimeError
         assert not fill.put(0, activations(5, 0)) and store.counts.abandoned == 1
         assert filled(store, 5) and right(store, 5)
-
-
-def test_budgets_are_parsed() -> None:
-    assert parse_template_budget("16") == TemplateBudget(16 << 30)
-    assert parse_template_budget("0,0.5") == TemplateBudget(0, 1 << 29)
-    for text in ("", "x", "1,2,3", "-1", "nan", "1,inf", "0", "0,0"):
-        with pytest.raises(InputError, match=r"^--template-gb [^\n]*$"):
-            parse_template_budget(text)

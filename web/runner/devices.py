@@ -20,6 +20,7 @@ from katz_graph.executor.launch.early_start import EarlyStart
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.planning import Choices, preload
 from katz_graph.executor.start import start_workers
+from katz_graph.executor.templates.budget import parse_template_place
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import Folders
 from katz_graph.host.own_changes import own_changes
@@ -28,7 +29,7 @@ from katz_graph.host.process_state import ProcessState
 from katz_graph.ir.device import NetworkLink
 from katz_graph.packs import Registry
 from katz_graph.planner.changes import parse_places
-from katz_graph.settings.environment import Settings
+from katz_graph.settings.environment import TEMPLATES, Settings
 from katz_graph.web.events import JobEvent
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.caches import Caches
@@ -85,6 +86,9 @@ class Devices:
             control_net_bytes=options.control_net_bytes,
             policy=options.control_net_policy,
             shared_rows=options.rows,
+            templates=parse_template_place(
+                settings.cache / TEMPLATES, options.template_gb, options.store_link
+            ),
         )
         with ExitStack() as opened:
             given = None if link is None else NetworkLink(*link)
@@ -103,6 +107,7 @@ class Devices:
                 measures_later=True,
             )
             self._engine = opened.enter_context(started)
+            self._engine.fills_templates = True
             self._cluster = self._engine.cluster
             self._cluster.on_failed = lambda error: request_replacement(str(error), error.devices)
             self._figures = opened.enter_context(contextlib.closing(DeviceFigures(self._cluster)))

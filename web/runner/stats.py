@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from katz_graph.executor.cluster.driver import Cluster
+from katz_graph.executor.templates.store import TemplateCounts
 from katz_graph.web.runner_client.facts import DeviceStats
 
 PATIENCE = 0.25  # seconds
@@ -53,6 +54,7 @@ class DeviceFigures:
         models = self._cluster.call(name, "model_use").value
         loras = self._cluster.call(name, "adapter_use").value
         computed = self._cluster.call(name, "compute_use").value
+        templates = self._cluster.call(name, "template_use").value or TemplateCounts()
         kind, _, index = self._cluster.assignments[name].device.partition(":")
         return DeviceStats(
             name,
@@ -95,4 +97,13 @@ class DeviceFigures:
             calls_eager=sum(computed.eager.values()),
             recordings_dropped=computed.drops,
             recordings_bytes=computed.bytes,
+            template_hits=templates.hits,
+            template_misses=templates.misses,
+            template_fills=templates.fills,
+            template_abandoned=templates.abandoned,
+            template_read_memory_bytes=templates.read_memory_bytes,
+            template_read_disk_bytes=templates.read_disk_bytes,
+            template_memory_evictions=templates.memory_evictions,
+            template_disk_evictions=templates.disk_evictions,
+            template_memory_bytes=templates.memory_bytes,
         )

@@ -109,6 +109,16 @@ class DeviceStats:
     calls_eager: int = 0  # stage calls computed without a recording
     recordings_dropped: int = 0  # recordings evicted for others
     recordings_bytes: int = 0
+    # templates of edits
+    template_hits: int = 0
+    template_misses: int = 0
+    template_fills: int = 0
+    template_abandoned: int = 0  # fills that stored no template
+    template_read_memory_bytes: int = 0
+    template_read_disk_bytes: int = 0
+    template_memory_evictions: int = 0
+    template_disk_evictions: int = 0
+    template_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,22 @@ def _reuse(program: Program) -> Iterator[str]:
         yield f"  {name}: {', '.join(_numbered(layers))}"
 
 
+def edit_line(program: Program) -> str | None:
+    """Says in one line which activations a sampler read from a template, or why none; None if it
+    did not ask for a template.
+    """
+    found = program.reuse
+    if found is None:
+        return None
+    if found.why_not:
+        return f"sampler {program.name}: computed in full: {found.why_not}"
+    template = "a template" if program.template is None else f"template {program.template.key[:12]}"
+    return (
+        f"sampler {program.name}: {found.cached_layers} of {found.layers} layers computed "
+        f"{active_share(found.active):.0%} of the tokens and read the others from {template}"
+    )
+
+
 def _numbered(names: Collection[str]) -> Iterator[str]:
     """Joins names that differ in their last number only: a.0, a.1, b.3 -> a.0-1, b.3."""
     numbers: dict[str, list[int]] = {}

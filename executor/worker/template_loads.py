@@ -29,6 +29,16 @@ class Template(Protocol):
     def write(self, number: int, operation: str, outputs: Mapping[str, Tensor]) -> None:
         """Stores the outputs of an operation's layers at a noise level. Must copy them."""
 
+    @property
+    def ready(self) -> bool:
+        """Returns whether the request may go on to the next segment."""
+
+    @property
+    def completed(self) -> bool:
+        """Returns whether all that was written is stored, or cannot be; asked after the last
+        evaluation.
+        """
+
     def close(self) -> None:
         """Ends the request's use of the template."""
 
@@ -70,7 +80,11 @@ class ActivationLoads:
             future.add_done_callback(lambda _: self._wake())
 
     def has(self, segment: Segment, evaluation: int) -> bool:
-        """Returns whether all that `load` started for the segment has been read."""
+        """Returns whether all that `load` started for the segment has been read, or what was
+        collected before has been stored.
+        """
+        if self.fills:
+            return self._template.ready
         found = [self._loading.get((evaluation, call.operations)) for call in self._calls(segment)]
         return all(one is None or one.done() for one in found)
 
@@ -90,6 +104,13 @@ class ActivationLoads:
     def collect(self, operation: str, evaluation: int, outputs: Mapping[str, Tensor]) -> None:
         """Passes the outputs of an operation's layers to the template."""
         self._template.write(self._use.numbers[evaluation], operation, outputs)
+
+    @property
+    def completed(self) -> bool:
+        """Returns whether the request may end after its last evaluation: a template that it fills
+        is stored.
+        """
+        return self._template.completed
 
     def close(self) -> None:
         for future in self._loading.values():

@@ -1,0 +1,43 @@
+"""Fills the templates of a workflow's samplers instead of sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from katz_graph.core.latent_space import LatentSamples
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.engine_on_top import EngineOnTop
+from katz_graph.ir.region import Region
+from katz_graph.node.types import Context
+
+
+class TemplateFiller(EngineOnTop):
+    """Fills the template of each sampler that edits a picture, and samples the others, whose
+    results it may need. `filled`: the names of filled templates. `say` reports the others.
+    """
+
+    def __init__(self, engine: DeviceEngine, say: Callable[[str], None]) -> None:
+        super().__init__(engine)
+        self._say = say
+        self.filled: list[str] = []
+
+    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
+        templates = self._engine.templates
+        assert templates is not None  # engines of commands have a store
+        request = templates.request(region)
+        if isinstance(request, str):
+            self._say(f"sampler {region.name}: {request}")
+            return self._engine.sample(region, context)
+        if templates.store.find(request.name) is not None:
+            self._say(f"sampler {region.name}: its template {request.name[:DIGITS]} is filled")
+        else:
+            self._engine.fill_template(request, context)
+            if templates.store.find(request.name) is None:
+                self._say(f"sampler {region.name}: its template was not stored")
+            else:
+                self.filled.append(request.name)
+        latent: LatentSamples = region.begin.inputs["latent_image"]
+        return latent, latent
+
+
+DIGITS = 12  # of a name, in messages

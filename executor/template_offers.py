@@ -1,0 +1,125 @@
+"""Finds the templates of masked requests in the store, and fills those that are absent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from katz_graph.core.errors import KatzError
+from katz_graph.executor.templates.store import TemplateStore
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.ir.reuse import OfferedTemplate, Reuse, TemplateUse
+from katz_graph.models.active import active_positions
+from katz_graph.planner.passes.reuse import MAX_ACTIVE_SHARE
+from katz_graph.planner.region import stage_of
+from katz_graph.planner.sampling import evaluations_of, sampling_of
+from katz_graph.planner.template import TemplateRequest, template_request
+
+LEVELS = 5  # of a network's resolutions
+# assumed until `--store-link` says otherwise: bytes per second from each level of the store
+RATES: Mapping[str, float] = {"memory": 8e9, "disk": 1.5e9}
+
+
+def offers_of(config: WorkerConfig) -> TemplateOffers | None:
+    """Returns the templates that workers of this configuration store; None if they store none."""
+    place = config.templates
+    if place is None:
+        return None
+    store = TemplateStore(Path(place.folder), 0, place.disk_bytes)
+    return TemplateOffers(store, str(config.dtype).removeprefix("torch."), place.bytes_per_second)
+
+
+class TemplateOffers:
+    """Offers a store's templates to the planner. `dtype`: that of models; `link`: bytes per second
+    from the store, None for those of its levels.
+    """
+
+    def __init__(self, store: TemplateStore, dtype: str, link: float | None = None) -> None:
+        self.store = store
+        self._dtype, self._link = dtype, link
+        self._filler = ThreadPoolExecutor(1, "katz-template-fill")
+        self._filling: set[str] = set()
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        self._filler.shutdown(wait=False, cancel_futures=True)
+
+    def request(self, region: Region) -> TemplateRequest | str:
+        """Returns the template of a request, or the reason why it has none."""
+        return _request(region, self._dtype)
+
+    def offered(self, request: TemplateRequest) -> OfferedTemplate | None:
+        """Returns what the store has for a request; None if it has no template."""
+        found = self.store.find(request.name)
+        if found is None and not request.exact:
+            found = next(iter(self.store.templates(request.prefix)), None)
+        if found is None:
+            return None
+        return _offer(request, self._link or RATES[found.level], found.manifest.name)
+
+    def lacks(self, request: TemplateRequest) -> bool:
+        """Returns whether a request would read its template, and the store has none."""
+        return float(request.mask.mean()) <= MAX_ACTIVE_SHARE and self.offered(request) is None
+
+    def fill_later(self, request: TemplateRequest, fill: Callable[[], None]) -> None:
+        """Fills a template after the templates asked for before; once only."""
+        with self._lock:
+            if request.name in self._filling:
+                return
+            self._filling.add(request.name)
+        self._filler.submit(self._filled, request.name, fill)
+
+    def _filled(self, name: str, fill: Callable[[], None]) -> None:
+        try:
+            fill()
+        except KatzError:
+            pass  # the next request tries again
+        finally:
+            with self._lock:
+                self._filling.discard(name)
+
+
+def assumed(region: Region, link: float | None) -> OfferedTemplate | str:
+    """Returns what a store with the request's template would offer, or the reason why it has
+    none.
+    """
+    request = _request(region, "")
+    return request if isinstance(request, str) else _offer(request, link or RATES["disk"])
+
+
+def _request(region: Region, dtype: str) -> TemplateRequest | str:
+    spec, table = sampling_of(region.begin)
+    return template_request(region, evaluations_of(spec, table), dtype)
+
+
+def _offer(request: TemplateRequest, link: float, name: str = "") -> OfferedTemplate:
+    """Returns the offer of a template. `name` is empty if it is only assumed."""
+    positions = active_positions(request.mask, 1, LEVELS, request.margin)
+    return OfferedTemplate(
+        frozenset(range(len(request.numbers))),
+        {tokens: one.shape[1] for tokens, one in positions.items()},
+        link,
+        use=TemplateUse(name, request.numbers, positions) if name else None,
+    )
+
+
+def filling(program: Program, request: TemplateRequest) -> Program:
+    """Returns the program of a request that fills a template."""
+    collects = {
+        operation.id: ()
+        for variant in program.variants
+        for operation in variant.operations
+        if stage_of(operation).count_layers is not None
+    }
+    use = TemplateUse(request.name, request.numbers, fills=True, details=request.details)
+    return replace(program, template=use, reused=collects)
+
+
+def unread(program: Program, why: str) -> Program:
+    """Returns a program that says why it reads no template."""
+    return replace(program, reuse=Reuse(0.0, why_not=why)) if program.reuse is None else program
