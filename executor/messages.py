@@ -114,6 +114,7 @@ class Begin:
     program: DeviceProgram
     measure: bool
     previews: bool
+    progress_interval: float  # seconds
     place: RunPlace = RunPlace()
     context: Context | None = field(default=None, metadata=LOCAL)
     waits: bool = False

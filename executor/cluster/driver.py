@@ -334,6 +334,7 @@ class Cluster:
                     share,
                     request.measure,
                     context.previews,
+                    context.progress_interval,
                     _place(context),
                     context,
                     len(request.devices) > 1,

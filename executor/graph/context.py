@@ -57,6 +57,7 @@ class RunContext:
     # sends images to the client; None without a client
     on_picture: Callable[[bytes], None] | None = None
     previews: bool = False
+    progress_interval: float = 0.0  # minimum seconds between two reports of evaluations
     on_file: Callable[[Path], None] = _ignore
     files: list[Path] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -188,7 +188,14 @@ class Host:
             self._report(Happened(begin.request, begin.attempt, event))
 
         return RunContext(
-            engine, folders, settings.output, {}, report, previews=begin.previews, types=types
+            engine,
+            folders,
+            settings.output,
+            {},
+            report,
+            previews=begin.previews,
+            progress_interval=begin.progress_interval,
+            types=types,
         )
 
     @cached_property

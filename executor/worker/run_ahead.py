@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -34,6 +36,7 @@ class RunAhead:
         self._program, self._stream, self._context = program, stream, context
         self._dtype = dtype
         self._enqueued: deque[_Enqueued] = deque()
+        self._reported = -math.inf  # time of the last report
 
     def add(self, evaluation: int, prediction: Tensor, preview: Tensor | None) -> None:
         """Adds an enqueued evaluation: its prediction, and a preview [h, w, 3] to show."""
@@ -45,7 +48,8 @@ class RunAhead:
 
     def wait(self, last: bool) -> None:
         """Waits until no more evaluations are pending than the stream allows; after the `last` one,
-        until none is. Reports completed evaluations. Raises RunError if a prediction is not finite.
+        until none is. Reports completed evaluations, at the context's interval. Raises RunError if
+        a prediction is not finite.
         """
         name, schedule = self._program.name, self._program.schedule
         while len(self._enqueued) > (0 if last else self._stream.ahead):
@@ -54,8 +58,11 @@ class RunAhead:
                 raise self._not_finite(schedule[ended.evaluation])
             if ended.preview is not None:
                 self._context.report(Previewed(name, ended.preview()))
-            done = ended.evaluation + 1
-            self._context.report(Progress(name, done, len(schedule), evaluations=True))
+            done, now = ended.evaluation + 1, time.perf_counter()
+            # each report wakes threads of this process and of the driver
+            if done == len(schedule) or now - self._reported >= self._context.progress_interval:
+                self._context.report(Progress(name, done, len(schedule), evaluations=True))
+                self._reported = now
 
     def _not_finite(self, point: EvaluationPoint) -> RunError:
         more_range = wider(format_name(self._dtype))

@@ -75,7 +75,8 @@ class QuietContext:
     """Implements a context for nodes that use none of its services."""
 
     metadata: Mapping[str, Any] = {}
-    previews, arrival, due, client = False, 1.0, math.inf, ""
+    previews, progress_interval = False, 0.0
+    arrival, due, client = 1.0, math.inf, ""
     output_directory = Path()
     folders = Folders()
     types: Mapping[str, NodeType] = REGISTRY

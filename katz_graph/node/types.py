@@ -319,6 +319,12 @@ class Context(Protocol):
         """Returns whether this run shows previews."""
 
     @property
+    def progress_interval(self) -> float:
+        """Returns the minimum seconds between two reports of a sampler's evaluations; the last one
+        is always reported.
+        """
+
+    @property
     def arrival(self) -> float:
         """Returns when this run arrived, in seconds: devices serve the earliest run first."""
 

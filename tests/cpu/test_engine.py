@@ -174,6 +174,21 @@ def test_a_worker_serves_the_run_that_arrived_first_or_is_due_first(
     assert after[:12] == [2] * 12
 
 
+def test_a_run_may_ask_for_fewer_reports_than_evaluations(
+    sd1: Models, engine: DeviceEngine
+) -> None:
+    program = engine.plan(sampler_region(request(sd1)))
+    reported: dict[float, list[int]] = {}
+    for interval in (0.0, 1000.0):
+        context, seen = bare_context(engine), reported.setdefault(interval, [])
+        context.progress_interval = interval
+        context.listener = lambda event, seen=seen: (
+            seen.append(event.value) if isinstance(event, Progress) else None
+        )
+        engine.cluster.run(program, context)
+    assert reported == {0.0: [1, 2, 3, 4], 1000.0: [1, 4]}
+
+
 def test_cancelling_stops_between_evaluations_and_leaves_the_worker_usable(
     sd1: Models, engine: DeviceEngine
 ) -> None:

@@ -171,6 +171,7 @@ class RecordingContext:
     cancel_after: int | None = None
     asked: int = 0
     previews: bool = False
+    progress_interval: float = 0.0
     acts: list[Callable[[], None]] = field(default_factory=list)
     arrival: float = 1.0
 

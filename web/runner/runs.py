@@ -36,7 +36,7 @@ from katz_graph.node.types import NodeType
 from katz_graph.packs import Registry
 from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
 from katz_graph.web.runner.caches import Caches
-from katz_graph.web.runner.reporter import JobReporter, described, text_of
+from katz_graph.web.runner.reporter import PACE, JobReporter, described, text_of
 from katz_graph.web.runner.uncommitted_files import UncommittedFiles
 from katz_graph.web.runner_client.messages import CHOICES, Order
 
@@ -184,6 +184,7 @@ class Runs:
             previews=place.previews
             and order.client is not None
             and order.extra.get("preview_method") != NO_PREVIEWS,
+            progress_interval=PACE / 2,  # so that one that just misses PACE delays little
             on_file=wrote,
             types=place.registry,
             changes=changes,
