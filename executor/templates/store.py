@@ -260,8 +260,8 @@ class Fill:
         self.abandon()
 
     def put(self, evaluation: int, tensors: Mapping[str, Tensor]) -> bool:
-        """Stores the layers' outputs [branches, N, D] of one evaluation, in any order of the
-        evaluations. Outputs on a GPU must be complete, because this waits for no stream.
+        """Stores the layers' outputs [branches, N, D] of one evaluation, which are on the host, in
+        any order of the evaluations.
 
         Returns false if the fill is abandoned, such as by a full disk, which is reported.
         """
@@ -270,7 +270,7 @@ class Fill:
                 return False
             if evaluation not in self._missing:
                 raise ValueError(f"evaluation {evaluation} is stored or does not exist")
-            host = {name: one.detach().cpu().contiguous() for name, one in tensors.items()}
+            host = {name: one.detach().contiguous() for name, one in tensors.items()}
             try:
                 self._target.write(evaluation, host)
             except (OSError, SafetensorError, NoRoom) as error:

@@ -122,15 +122,20 @@ class DeviceModels(ResidentHooks):
 
     @cached_property
     def template_threads(self) -> ThreadPoolExecutor:
-        """Returns the threads that read templates, and store them."""
+        """Returns the threads that read templates."""
         return ThreadPoolExecutor(2, "katz-templates")
+
+    @cached_property
+    def filling_thread(self) -> ThreadPoolExecutor:
+        """Returns the thread that stores templates, whose waits for the disk delay no request."""
+        return ThreadPoolExecutor(1, "katz-template-fill")
 
     def activations(self, program: Program, wake: Callable[[], None]) -> ActivationLoads | None:
         """Opens the template of a request; None if it has none, or this device has no store."""
         use, store = program.template, self.template_store
         if use is None or store is None:
             return None
-        template = open_template(store, self.template_threads, use, wake)
+        template = open_template(store, self.stream, self.filling_thread, use, wake)
         where = self.stream, self.device, self.template_threads
         return ActivationLoads(program, template, *where, wake)
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from katz_graph.executor.templates.store import Fill, TemplateStore
+from katz_graph.executor.worker.stream import Reading, Stream
 from katz_graph.executor.worker.template_loads import Template
 from katz_graph.ir.reuse import TemplateUse
 
@@ -17,10 +18,16 @@ PENDING = 2  # noise levels whose activations may wait for being stored
 
 
 def open_template(
-    store: TemplateStore, threads: Executor, use: TemplateUse, wake: Callable[[], None]
+    store: TemplateStore,
+    stream: Stream,
+    threads: Executor,
+    use: TemplateUse,
+    wake: Callable[[], None],
 ) -> Template:
-    """Opens the template of a request, to read it or to fill it."""
-    return FilledTemplate(store, use, threads, wake) if use.fills else ReadTemplate(store, use.key)
+    """Opens the template of a request, to read it or to fill it. `threads`: store what it fills."""
+    if use.fills:
+        return FilledTemplate(store, stream, use, threads, wake)
+    return ReadTemplate(store, use.key)
 
 
 def layer_name(operation: str, layer: str) -> str:
@@ -59,17 +66,24 @@ class ReadTemplate:
 
 
 class FilledTemplate:
-    """Stores the activations that a request computes, on `threads`, one noise level at a time."""
+    """Stores the activations that a request computes, on `threads`, one noise level at a time. They
+    are copied to the host while later work of the device runs.
+    """
 
     def __init__(
-        self, store: TemplateStore, use: TemplateUse, threads: Executor, wake: Callable[[], None]
+        self,
+        store: TemplateStore,
+        stream: Stream,
+        use: TemplateUse,
+        threads: Executor,
+        wake: Callable[[], None],
     ) -> None:
         levels = max(use.numbers, default=-1) + 1
         self._fill: Fill | None = store.begin_fill(use.key, levels, dict(use.details))
-        self._threads, self._wake = threads, wake
+        self._stream, self._threads, self._wake = stream, threads, wake
         self._number = -1  # of the noise level that is being computed
         self._stored: set[int] = set()
-        self._tensors: dict[str, Tensor] = {}
+        self._outputs: dict[str, Reading] = {}
         self._pending: list[Future[bool]] = []
         self._end: Future[bool] | None = None
 
@@ -86,10 +100,13 @@ class FilledTemplate:
         if number != self._number:
             self._store_level()
             self._number = number
-        if number not in self._stored:  # a sampler may evaluate a noise level twice
-            self._tensors |= {
+        # a sampler may evaluate a noise level twice
+        if self._fill is not None and self._fill.active and number not in self._stored:
+            self._outputs |= {
                 # later work may overwrite the memory of a recorded call
-                layer_name(operation, layer): output.clone() if output.is_cuda else output
+                layer_name(operation, layer): self._stream.read(
+                    output.clone() if output.is_cuda else output
+                )
                 for layer, output in outputs.items()
             }
 
@@ -118,8 +135,12 @@ class FilledTemplate:
         return future
 
     def _store_level(self) -> None:
-        if self._fill is not None and self._tensors:
+        if self._fill is not None and self._outputs:
             self._stored.add(self._number)
-            put = self._submitted(self._fill.put, self._number, self._tensors)
+            put = self._submitted(self._put, self._fill, self._number, self._outputs)
             self._pending.append(put)
-        self._tensors = {}
+        self._outputs = {}
+
+    @staticmethod
+    def _put(fill: Fill, number: int, outputs: Mapping[str, Reading]) -> bool:
+        return fill.put(number, {layer: output() for layer, output in outputs.items()})

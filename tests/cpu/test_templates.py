@@ -11,12 +11,17 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from katz_graph.executor.templates.store import TemplateStore
+from katz_graph.executor.worker.opened_template import open_template
+from katz_graph.executor.worker.stream import HostStream, Reading
+from katz_graph.ir.reuse import TemplateUse
 from katz_graph.testing.random_templates import (
     BUDGETS,
     LiveBytes,
@@ -339,3 +344,30 @@ def test_fills_are_complete_and_of_one_writer(tmp_path: Path) -> None:
             raise RuntimeError
         assert not fill.put(0, activations(5, 0)) and store.counts.abandoned == 1
         assert filled(store, 5) and right(store, 5)
+
+
+class LateStream(HostStream):
+    """A device that computes a tensor when the host waits for it."""
+
+    def read(self, tensor: Tensor) -> Reading:
+        return lambda: tensor.neg_()
+
+
+def test_fills_store_what_the_device_has_completed(tmp_path: Path) -> None:
+    store, name = TemplateStore(tmp_path, 0, SOME_BYTES), name_of(5)
+    use = TemplateUse(name, tuple(range(evaluations_of(5))), fills=True)
+    with ThreadPoolExecutor(1) as thread:
+        template = open_template(store, LateStream(), thread, use, lambda: None)
+        for number in use.numbers:
+            outputs = activations(5, number)
+            template.write(number, "positive", {layer: -one for layer, one in outputs.items()})
+        while not template.completed:
+            pass
+        template.close()
+    found = open_template(store, HostStream(), thread, replace(use, fills=False), lambda: None)
+    for number in use.numbers:
+        for layer, tensor in activations(5, number).items():
+            read = found.read(number, "positive", layer)
+            assert read is not None and torch.equal(read, tensor)
+    assert found.read(0, "negative", "blocks.0") is None
+    found.close()
