@@ -30,7 +30,11 @@ from katz_graph.ir.values import Tokens
 from katz_graph.kernels.attention import attention_order
 from katz_graph.models.families.shared.transformer import run_blocks
 from katz_graph.models.families.shared.transformer_examples import drawn_tokens
-from katz_graph.models.families.shared.transformer_stack import Fixed, stack_of
+from katz_graph.models.families.shared.transformer_stack import (
+    Fixed,
+    family_of_module,
+    stack_of,
+)
 from katz_graph.models.loading.fill import with_memory
 from katz_graph.models.stage_registry import stage
 from katz_graph.models.stages import Sized
@@ -85,6 +89,7 @@ def _in_memory(setting: Setting, make: Callable[[], nn.Module], dtype: torch.dty
     with torch.device("meta"):
         module = make()
     module = with_memory(module, setting.device, dtype).eval().requires_grad_(False)
+    family_of_module(module).prepared(module)
     for weight in (*module.parameters(), *module.buffers()):
         weight.normal_(0.0, SPREAD)
     return module
