@@ -60,8 +60,8 @@ class Form:
 class StoredEvaluation:
     """Describes the activations of one evaluation."""
 
-    size: int  # bytes of the file; without a file, of the tensors
-    header: str  # SHA-256 of the file's header; "" without a file
+    size: int  # bytes of the file
+    header: str  # SHA-256 of the file's header
     layers: Mapping[str, Form]
 
     @cached_property

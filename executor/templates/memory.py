@@ -7,7 +7,6 @@ import mmap
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from uuid import uuid4
 
 import numpy as np
 import torch
@@ -15,12 +14,10 @@ from torch import Tensor
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.eviction import POLICIES
-from katz_graph.executor.templates.budget import TEMPLATES, TooLarge, no_room
-from katz_graph.executor.templates.manifest import Form, Manifest, StoredEvaluation, forms_of, shown
+from katz_graph.executor.templates.budget import TEMPLATES, no_room
+from katz_graph.executor.templates.manifest import Form, Manifest, shown
 from katz_graph.executor.transport.registration import Register
 from katz_graph.models.loading.residency import NoRoom, Residency
-
-FILL_ENDING = ".fill"  # of the name that stands for a fill in the budget
 
 log = logging.getLogger("katz_graph")
 
@@ -50,25 +47,18 @@ class TemplateMemory:
     def evictions(self) -> int:
         return self._books.evictions
 
-    def manifests(self) -> list[Manifest]:
-        """Returns the templates in memory, complete or in part, the least recently used first."""
-        with self._lock:
-            return [one.manifest for one in self._templates.values()]
-
     def holds(self, manifest: Manifest) -> bool:
         """Returns whether all tensors of this fill are in memory."""
         held = self._templates.get(manifest.name)
         return held is not None and held.manifest.fill == manifest.fill and held.complete
 
     @contextmanager
-    def use(self, name: str, manifest: Manifest | None = None) -> Iterator[HeldTemplate | None]:
-        """Yields a template, which is not evicted inside the `with` statement. With a manifest,
-        makes room for its template if it is absent or of another fill.
-
-        Yields None if there is no room, or without a manifest no template.
+    def use(self, manifest: Manifest) -> Iterator[HeldTemplate | None]:
+        """Yields a template, which is not evicted inside the `with` statement. Makes room for it if
+        it is absent or of another fill; yields None if there is no room.
         """
         with self._lock:
-            held = self._pinned(name, manifest)
+            held = self._pinned(manifest)
         pinned = held is not None
         try:
             yield held
@@ -76,40 +66,36 @@ class TemplateMemory:
             del held  # evicted memory is free at once
             if pinned:
                 with self._lock:
-                    self._books.unpin(name)
+                    self._books.unpin(manifest.name)
 
-    def _pinned(self, name: str, manifest: Manifest | None) -> HeldTemplate | None:
-        held = self._templates.get(name)
-        if manifest is not None and (held is None or held.manifest.fill != manifest.fill):
-            if held is not None and not self._forget(name):
+    def _pinned(self, manifest: Manifest) -> HeldTemplate | None:
+        name, held = manifest.name, self._templates.get(manifest.name)
+        if held is not None and held.manifest.fill != manifest.fill:
+            if not self._forget(name):
                 return None
-            try:
-                self._make_room(name, manifest.nbytes)
-            except NoRoom as reason:
-                if (
-                    isinstance(reason, TooLarge)
-                    and self.budget_bytes
-                    and name not in self._too_large
-                ):
-                    self._too_large.add(name)
-                    log.warning("template %s is read from the disk: %s", shown(name), reason)
-                return None
+            held = None
+        if not self._resident(name, manifest.nbytes):
+            return None
+        if held is None:
             held = self._templates[name] = HeldTemplate(manifest, self._register)
-        elif held is not None:
-            self._books.touch(name, 0)
-            self._templates[name] = self._templates.pop(name)
-        if held is not None:
-            self._books.pin(name)
+        self._books.pin(name)
         return held
 
-    def _make_room(self, key: str, size: int) -> None:
-        """Makes an item resident. Raises NoRoom if it does not fit next to items in use."""
+    def _resident(self, name: str, size: int) -> bool:
+        """Makes a template resident; returns false if it does not fit next to those in use."""
         try:
-            evicted = self._books.touch(key, size)
-        except (InputError, NoRoom):
-            raise no_room(size, self.budget_bytes, "memory") from None
-        for name in evicted:
-            del self._templates[str(name)]
+            evicted = self._books.touch(name, size)
+        except NoRoom:
+            return False
+        except InputError:
+            if self.budget_bytes and name not in self._too_large:
+                self._too_large.add(name)
+                why = no_room(size, self.budget_bytes, "memory")
+                log.warning("template %s is read from the disk: %s", shown(name), why)
+            return False
+        for victim in evicted:
+            del self._templates[str(victim)]
+        return True
 
     def _forget(self, name: str) -> bool:
         if self._books.is_pinned(name):
@@ -123,67 +109,16 @@ class TemplateMemory:
         with self._lock:
             return name not in self._templates or self._forget(name)
 
-    def begin_fill(
-        self, name: str, evaluations: int, details: Mapping[str, str]
-    ) -> MemoryFill | None:
-        """Returns None if the template is complete, or another thread fills it."""
-        key = f"{name}{FILL_ENDING}"
-        with self._lock:
-            if name in self._templates or key in self._books:
-                return None
-            self._books.touch(key, 0)
-            self._books.pin(key)
-        return MemoryFill(self, name, evaluations, details)
-
-    def reserve(self, fill: str, reserved: int, size: int) -> Register:
-        """Makes room for a fill of `size` bytes in place of `reserved`. Raises NoRoom if it does
-        not fit.
-        """
-        with self._lock:
-            self._release(fill)
-            try:
-                self._make_room(fill, size)
-            except NoRoom:
-                self._books.touch(fill, reserved)
-                raise
-            finally:
-                self._books.pin(fill)
-        return self._register
-
-    def publish(self, manifest: Manifest, tensors: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Makes a complete fill a template."""
-        with self._lock:
-            self._release(f"{manifest.name}{FILL_ENDING}")
-            self._make_room(manifest.name, manifest.nbytes)
-            self._templates[manifest.name] = HeldTemplate(manifest, self._register, tensors)
-
-    def discard(self, fill: str) -> None:
-        with self._lock:
-            self._release(fill)
-
-    def _release(self, fill: str) -> None:
-        self._books.unpin(fill)
-        self._books.forget(fill)
-
 
 class HeldTemplate:
     """Holds a template's tensors in memory, those that were read."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        register: Register,
-        tensors: Mapping[int, Mapping[str, Tensor]] | None = None,
-    ) -> None:
+    def __init__(self, manifest: Manifest, register: Register) -> None:
         self.manifest = manifest
         self._register = register
-        self._buffers: dict[int, Mapping[str, Tensor]] = dict(tensors or {})
-        self._tensors = {
-            (evaluation, layer): tensor
-            for evaluation, layers in self._buffers.items()
-            for layer, tensor in layers.items()
-        }
-        self._missing = sum(len(one.layers) for one in manifest.evaluations) - len(self._tensors)
+        self._buffers: dict[int, Mapping[str, Tensor]] = {}  # by evaluation
+        self._tensors: dict[tuple[int, str], Tensor] = {}  # those that were read
+        self._missing = sum(len(one.layers) for one in manifest.evaluations)
         self._lock = threading.Lock()
 
     @property
@@ -208,50 +143,6 @@ class HeldTemplate:
                 self._tensors[key] = self._buffers[evaluation][layer].copy_(source)
                 self._missing -= 1
             return self._tensors[key]
-
-
-class MemoryFill:
-    """Stores a template's evaluations in memory, within its budget."""
-
-    def __init__(
-        self, memory: TemplateMemory, name: str, evaluations: int, details: Mapping[str, str]
-    ) -> None:
-        self._memory, self._name, self._details = memory, name, details
-        self._number = evaluations
-        self._reserved = 0
-        self._tensors: dict[int, Mapping[str, Tensor]] = {}
-
-    @property
-    def _key(self) -> str:
-        return f"{self._name}{FILL_ENDING}"
-
-    def write(self, evaluation: int, tensors: Mapping[str, Tensor]) -> None:
-        """Copies one evaluation's host tensors. Raises NoRoom if the template does not fit, OSError
-        if the system has no memory.
-        """
-        layers = forms_of(tensors)
-        stored = [_nbytes(forms_of(one)) for one in self._tensors.values()]
-        needed = sum(stored) + _nbytes(layers) * (self._number - len(stored))
-        needed = max(needed, self._reserved)
-        register = self._memory.reserve(self._key, self._reserved, needed)
-        self._reserved = needed
-        copies = host_tensors(layers, register)
-        for layer, tensor in tensors.items():
-            copies[layer].copy_(tensor)
-        self._tensors[evaluation] = copies
-
-    def finish(self) -> None:
-        """Makes the template available."""
-        evaluations = []
-        for number in range(self._number):
-            layers = forms_of(self._tensors[number])
-            evaluations.append(StoredEvaluation(_nbytes(layers), "", layers))
-        manifest = Manifest(self._name, uuid4().hex, self._details, tuple(evaluations))
-        self._memory.publish(manifest, self._tensors)
-
-    def discard(self) -> None:
-        self._tensors.clear()
-        self._memory.discard(self._key)
 
 
 def host_tensors(layers: Mapping[str, Form], register: Register) -> dict[str, Tensor]:

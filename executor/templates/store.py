@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from katz_graph.core.messages import first_line
 from katz_graph.executor.templates.budget import TooLarge
-from katz_graph.executor.templates.folder import NAME, TemplateFolder
+from katz_graph.executor.templates.folder import NAME, FolderFill, TemplateFolder
 from katz_graph.executor.templates.manifest import Form, Manifest, shown
 from katz_graph.executor.templates.memory import HeldTemplate, TemplateMemory
 from katz_graph.executor.transport.registration import Register, registering
@@ -49,22 +49,12 @@ class StoredTemplate:
 
     manifest: Manifest
     level: Level
-    used: float = 0.0  # last use, in seconds since the epoch; 0 without a disk
-
-
-class Target(Protocol):
-    """Receives the evaluations of a fill."""
-
-    def write(self, evaluation: int, tensors: Mapping[str, Tensor]) -> None: ...
-
-    def finish(self) -> None: ...
-
-    def discard(self) -> None: ...
+    used: float  # last use, in seconds since the epoch
 
 
 class TemplateStore:
     """Stores templates by name, a digest of their key. A fill goes to the disk, and a template's
-    tensors to memory when they are first read; without a disk (`disk_bytes` 0) it goes to memory.
+    tensors to memory when they are first read.
 
     Budgets are in bytes and hold at every moment. `register`: pins memory for a GPU, see
     `registering`. Processes may share `folder`; threads may share a store. Errors of the disk are
@@ -75,14 +65,12 @@ class TemplateStore:
         self, folder: Path, memory_bytes: int, disk_bytes: int, register: Register = UNREGISTERED
     ) -> None:
         self._memory = TemplateMemory(memory_bytes, register)
-        self._folder: TemplateFolder | None = None
+        self._folder = TemplateFolder(folder, disk_bytes)
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(
             ("hits", "misses", "fills", "abandoned", "read_memory_bytes", "read_disk_bytes"), 0
         )
         self._too_large: set[str] = set()
-        if disk_bytes:
-            self._folder = TemplateFolder(folder, disk_bytes)
 
     @property
     def counts(self) -> TemplateCounts:
@@ -90,7 +78,7 @@ class TemplateStore:
             return TemplateCounts(
                 **self._counts,
                 memory_evictions=self._memory.evictions,
-                disk_evictions=0 if self._folder is None else self._folder.evictions,
+                disk_evictions=self._folder.evictions,
                 memory_bytes=self._memory.bytes,
             )
 
@@ -110,9 +98,8 @@ class TemplateStore:
         assert NAME.fullmatch(name) and evaluations > 0
         if name in self._too_large:
             return None
-        level = self._memory if self._folder is None else self._folder
         try:
-            target = level.begin_fill(name, evaluations, details or {})
+            target = self._folder.begin_fill(name, evaluations, details or {})
         except OSError as error:
             log.warning("template %s is not cached: %s", shown(name), first_line(error))
             return None
@@ -124,8 +111,6 @@ class TemplateStore:
 
     def find(self, name: str) -> StoredTemplate | None:
         """Returns a complete template, without a use."""
-        if self._folder is None:
-            return next((one for one in self.templates(name) if one.manifest.name == name), None)
         found = self._folder.find(name)
         if found is None:
             return None
@@ -136,12 +121,6 @@ class TemplateStore:
         """Returns the complete templates with names that begin with `prefix`, the most recently
         used first.
         """
-        if self._folder is None:
-            return [
-                StoredTemplate(one, "memory")
-                for one in reversed(self._memory.manifests())
-                if one.name.startswith(prefix)
-            ]
         names = (name for name in self._folder.names() if name.startswith(prefix))
         found = [one for name in names if (one := self.find(name)) is not None]
         return sorted(found, key=lambda one: one.used, reverse=True)
@@ -150,14 +129,11 @@ class TemplateStore:
         """Removes the templates with names that begin with `prefix`. Returns the names of removed
         ones, and of those in use, which stay. OSError if the disk fails.
         """
-        names = (
-            [one.name for one in self._memory.manifests()]
-            if self._folder is None
-            else self._folder.names()
-        )
         dropped, used = list[str](), list[str]()
-        for name in filter(lambda name: name.startswith(prefix), names):
-            done = self._memory.drop(name) and (self._folder is None or self._folder.drop(name))
+        for name in self._folder.names():
+            if not name.startswith(prefix):
+                continue
+            done = self._memory.drop(name) and self._folder.drop(name)
             (dropped if done else used).append(name)
         return dropped, used
 
@@ -176,14 +152,11 @@ class TemplateStore:
                     template.close()
 
     def _used(self, name: str, stack: ExitStack) -> Template | None:
-        if self._folder is None:
-            alone = stack.enter_context(self._memory.use(name))
-            return None if alone is None else Template(self, alone.manifest, alone, ())
         held: HeldTemplate | None = None
 
         def opens(manifest: Manifest) -> bool:
             nonlocal held
-            held = stack.enter_context(self._memory.use(name, manifest))
+            held = stack.enter_context(self._memory.use(manifest))
             return held is None or not held.complete
 
         try:
@@ -246,7 +219,9 @@ class Fill:
     abandons it.
     """
 
-    def __init__(self, store: TemplateStore, target: Target, name: str, evaluations: int) -> None:
+    def __init__(
+        self, store: TemplateStore, target: FolderFill, name: str, evaluations: int
+    ) -> None:
         self._store, self._target, self._name = store, target, name
         self._missing = set(range(evaluations))
         self._lock = threading.Lock()

@@ -81,7 +81,7 @@ def test_random_operations_read_right_tensors_within_the_budgets(
     counts = random_templates.counts
     assert counts.wrong == []
     assert counts.reads > 500 and counts.fills > 60 and counts.drops > 10
-    assert (failed() > 5) == bool(budgets[1])
+    assert failed() > 5
 
 
 @pytest.mark.parametrize("budgets", BUDGETS)
@@ -281,12 +281,10 @@ def test_other_processes_spare_what_a_process_uses_or_fills(tmp_path: Path) -> N
 def test_what_does_not_fit_is_not_cached_with_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for budgets in ((SOME_BYTES, 1_000), (1_000, 0)):
-        caplog.clear()
-        store = TemplateStore(tmp_path, *budgets)
-        assert not filled(store, 5) and not filled(store, 5)
-        (line,) = [record.getMessage() for record in caplog.records]
-        assert "bytes, more than the budget of 1,000 bytes for" in line
+    store = TemplateStore(tmp_path, SOME_BYTES, 1_000)
+    assert not filled(store, 5) and not filled(store, 5)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "bytes, more than the budget of 1,000 bytes for" in line
     caplog.clear()
     store = TemplateStore(tmp_path, 1_000, SOME_BYTES)
     assert filled(store, 5) and right(store, 5) and right(store, 5)
@@ -300,14 +298,13 @@ def test_what_does_not_fit_is_not_cached_with_one_line(
     (line,) = [record.getMessage() for record in caplog.records]
     assert "templates in use or being filled leave too little of the budget of 9,000 bytes" in line
     assert filled(store, 5) and right(store, 2) is None
-    for level in (store, TemplateStore(tmp_path, 7_000, 0)):
-        level.drop("")
-        started = level.begin_fill(name_of(2), evaluations_of(2))
-        assert started is not None
-        with started:
-            assert started.put(0, activations(2, 0))  # reserves the rest, too
-            assert not filled(level, 5)
-        assert filled(level, 5)
+    store.drop("")
+    started = store.begin_fill(name_of(2), evaluations_of(2))
+    assert started is not None
+    with started:
+        assert started.put(0, activations(2, 0))  # reserves the rest, too
+        assert not filled(store, 5)
+    assert filled(store, 5)
 
 
 def test_a_full_disk_abandons_the_fill(
@@ -330,20 +327,19 @@ def test_a_full_disk_abandons_the_fill(
 
 
 def test_fills_are_complete_and_of_one_writer(tmp_path: Path) -> None:
-    for disk_bytes in (0, SOME_BYTES):
-        store = TemplateStore(tmp_path, SOME_BYTES, disk_bytes)
-        fill = store.begin_fill(name_of(5), 3)
-        assert fill is not None and store.begin_fill(name_of(5), 3) is None
+    store = TemplateStore(tmp_path, SOME_BYTES, SOME_BYTES)
+    fill = store.begin_fill(name_of(5), 3)
+    assert fill is not None and store.begin_fill(name_of(5), 3) is None
+    fill.put(1, activations(5, 1))
+    with pytest.raises(ValueError, match="1 is stored"):
         fill.put(1, activations(5, 1))
-        with pytest.raises(ValueError, match="1 is stored"):
-            fill.put(1, activations(5, 1))
-        with pytest.raises(ValueError, match=r"\[0, 2\] are missing"):
-            fill.finish()
-        assert store.find(name_of(5)) is None and right(store, 5) is None
-        with pytest.raises(RuntimeError), fill:
-            raise RuntimeError
-        assert not fill.put(0, activations(5, 0)) and store.counts.abandoned == 1
-        assert filled(store, 5) and right(store, 5)
+    with pytest.raises(ValueError, match=r"\[0, 2\] are missing"):
+        fill.finish()
+    assert store.find(name_of(5)) is None and right(store, 5) is None
+    with pytest.raises(RuntimeError), fill:
+        raise RuntimeError
+    assert not fill.put(0, activations(5, 0)) and store.counts.abandoned == 1
+    assert filled(store, 5) and right(store, 5)
 
 
 class LateStream(HostStream):
