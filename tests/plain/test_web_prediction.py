@@ -384,6 +384,32 @@ def test_the_rest_of_a_job_includes_the_others_that_run_and_wait() -> None:
         assert served_error(load, rows) <= 0.1, (load, rows)
 
 
+def test_waiting_jobs_are_predicted_with_the_calls_that_they_share() -> None:
+    clock, shape = Clock(10.0), JobFeatures("shape", 1.0)
+    ends = {}
+    for rows in (0, 8):
+        forecast = Forecast(1, clock, rows)
+        earlier = job("earlier", started=10.0, alone=True)
+        forecast.know(earlier, shape)
+        clock.now = 10.0 + HOST
+        forecast.on_event(earlier, shared("0.08"))
+        clock.now += TEXT
+        for value in range(1, EVALUATIONS + 1):
+            clock.now += 0.08
+            forecast.on_event(earlier, Progress("3", value, EVALUATIONS, evaluations=True))
+        clock.now += VAE + HOST
+        seconds = {"denoise": 1.0, "prepare": TEXT, "vae": VAE}
+        forecast.ended(ended(earlier, clock.now, seconds=seconds))
+        waiting = [job(str(number)) for number in range(4)]
+        for one in waiting:
+            forecast.know(one, shape)
+        ends[rows] = forecast.predict([], waiting).ends["3"]
+    apart = 4 * (TEXT + EVALUATIONS * 0.08 + VAE)
+    assert ends[0] == pytest.approx(HOST + apart + HOST)
+    together = 4 * TEXT + EVALUATIONS * 0.16 + 4 * VAE
+    assert ends[8] == pytest.approx(HOST + together + HOST)
+
+
 def queue_of(*jobs: tuple[str, float]) -> JobQueue:
     queue = JobQueue()
     for order, (id, number) in enumerate(jobs):
