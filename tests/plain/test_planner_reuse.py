@@ -17,6 +17,7 @@ from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation, Region
 from katz_graph.ir.reuse import OfferedTemplate
 from katz_graph.models.costs.layers import LayeredWork, LayerWork
+from katz_graph.planner.report.describe import as_json
 from katz_graph.planner.report.text import as_text
 
 EVALUATIONS, TOKENS, WIDTH = 10, 64, 32
@@ -83,6 +84,10 @@ def test_fast_loads_cache_every_layer() -> None:
     assert "cached layers: 11 of 11, loads 90.1 kB per evaluation" in as_text(program)
     assert "  positive-decoder: unet_decoder.0-5\n" in as_text(program)
     assert "bound by computation" in as_text(program)
+    data = as_json(program)["reuse"]
+    assert data["chosen_seconds"] == pytest.approx(evaluation)
+    assert data["layers"]["positive-mid"] == ["unet_mid.0"]
+    assert as_json(planned(None))["reuse"] is None
 
 
 @pytest.mark.parametrize("load", [2 * MS, 3 * MS])

@@ -9,6 +9,7 @@ from typing import Any
 
 from katz_graph.ir.program import Call, Program
 from katz_graph.ir.region import Operation, Region
+from katz_graph.ir.reuse import active_share
 from katz_graph.models.stage_registry import stages
 from katz_graph.planner.queries import opaque_functions
 from katz_graph.planner.report.document import (
@@ -19,6 +20,7 @@ from katz_graph.planner.report.document import (
     DescribedOperation,
     DescribedPlan,
     DescribedPrediction,
+    DescribedReuse,
     DescribedSegment,
     DescribedVariant,
     DescribedWork,
@@ -99,6 +101,7 @@ def described(program: Program) -> DescribedPlan:
         prologue=planned_prologue(program, simulation).described() if simulation else None,
         timeline=planned_timeline(program, simulation).described() if simulation else None,
         prediction=_prediction(program),
+        reuse=_reuse(program),
     )
 
 
@@ -170,4 +173,22 @@ def _prediction(program: Program) -> DescribedPrediction | None:
             DescribedEvaluations(run.number, run.rows, run.alone, run.key, run.seconds)
             for run in program.runs
         ),
+    )
+
+
+def _reuse(program: Program) -> DescribedReuse | None:
+    found = program.reuse
+    if found is None:
+        return None
+    return DescribedReuse(
+        found.full,
+        found.cached,
+        found.chosen,
+        found.layers,
+        found.cached_layers,
+        found.bytes_loaded,
+        found.load_seconds,
+        active_share(found.active),
+        program.reused,
+        found.why_not,
     )

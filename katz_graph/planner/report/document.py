@@ -177,6 +177,27 @@ class DescribedPrediction:
 
 
 @dataclass(frozen=True, slots=True)
+class DescribedReuse:
+    """Describes the reuse of a template's activations in an evaluation of the commonest kind: its
+    seconds in full, with all layers cached and as chosen, the numbers of layers that may be cached
+    and are, the bytes that it loads and the seconds of the busiest link. `active_share`: of the
+    tokens. `layers` maps operations to their cached layers. `why_not` is the reason if there are
+    none.
+    """
+
+    full_seconds: float
+    cached_seconds: float
+    chosen_seconds: float
+    layer_count: int
+    cached_layer_count: int
+    bytes_loaded: float
+    load_seconds: float
+    active_share: float
+    layers: Mapping[str, tuple[str, ...]]
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
 class DescribedPlan:
     """Describes the plan of one sampler. Results of passes that have not run are empty or null.
 
@@ -213,6 +234,7 @@ class DescribedPlan:
     prologue: DescribedTimeline | None
     timeline: DescribedTimeline | None
     prediction: DescribedPrediction | None
+    reuse: DescribedReuse | None = None
 
 
 PLAN: TypeAdapter[DescribedPlan] = TypeAdapter(DescribedPlan)

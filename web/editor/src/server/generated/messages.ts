@@ -365,6 +365,7 @@ export interface DescribedPlan {
   prologue: DescribedTimeline | null;
   timeline: DescribedTimeline | null;
   prediction: DescribedPrediction | null;
+  reuse: DescribedReuse | null;
 }
 /**
  * Describes a computation of the loop, or one that precedes it (`hoisted`).
@@ -505,6 +506,27 @@ export interface DescribedEvaluations {
   alone_seconds: number;
   key: string;
   seconds_by_rows: number[];
+}
+/**
+ * Describes the reuse of a template's activations in an evaluation of the commonest kind: its
+ * seconds in full, with all layers cached and as chosen, the numbers of layers that may be cached
+ * and are, the bytes that it loads and the seconds of the busiest link. `active_share`: of the
+ * tokens. `layers` maps operations to their cached layers. `why_not` is the reason if there are
+ * none.
+ */
+export interface DescribedReuse {
+  full_seconds: number;
+  cached_seconds: number;
+  chosen_seconds: number;
+  layer_count: number;
+  cached_layer_count: number;
+  bytes_loaded: number;
+  load_seconds: number;
+  active_share: number;
+  layers: {
+    [k: string]: string[];
+  };
+  why_not: string;
 }
 /**
  * Answers `/katz/tokens`: the lengths of prompts, by node and input.
