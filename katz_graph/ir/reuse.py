@@ -40,6 +40,8 @@ def active_share(active: Mapping[int, int]) -> float:
     return active[tokens] / tokens if tokens else 1.0
 
 
+STORE = "templates"
+"""Names the store in links, such as templates -> cpu:0."""
 LINK_BINDS = 0.98  # share of an evaluation: loads that take this long limit it
 
 
@@ -63,6 +65,9 @@ class Reuse:
     computed: Mapping[str, float] = field(default_factory=dict)
     # by device: seconds that only the first evaluation waits for loads
     first_waits: Mapping[str, float] = field(default_factory=dict)
+    # by device: the loads of an evaluation in order, as operation and seconds
+    loads: Mapping[str, tuple[tuple[str, float], ...]] = field(default_factory=dict)
+    ahead: float = 0.0  # seconds of an evaluation's loads that may precede it
     why_not: str = ""  # the reason if no layer is cached
 
     @property

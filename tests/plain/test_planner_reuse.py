@@ -18,7 +18,9 @@ from katz_graph.ir.region import Operation, Region
 from katz_graph.ir.reuse import OfferedTemplate
 from katz_graph.models.costs.layers import LayeredWork, LayerWork
 from katz_graph.planner.report.describe import as_json
+from katz_graph.planner.report.svg import as_svg
 from katz_graph.planner.report.text import as_text
+from katz_graph.planner.simulation.simulate import simulate
 
 EVALUATIONS, TOKENS, WIDTH = 10, 64, 32
 SIZE = TOKENS * WIDTH * 4  # bytes of a layer's tensor, for one branch
@@ -111,6 +113,18 @@ def test_all_evaluations_but_the_first_begin_with_loads_ahead() -> None:
     assert first > 1.01 * program.reuse.chosen
     without = planned(replace(template, ahead_bytes=0.0)).reuse
     assert without is not None and without.chosen > program.reuse.chosen
+
+
+def test_pictures_and_the_binding_term_have_the_loads() -> None:
+    program = planned(offered(2 * MS))
+    text = as_text(program)
+    assert "bound by its loads, 20.00 ms" in text
+    assert text.endswith(
+        "templates -> cpu:0: 0.0819 MB per evaluation at 0.0041 GB/s = 20.00 ms of 20.00 ms"
+    )
+    assert "templates \u2192 cpu:0" in as_svg(program)
+    (first, *_) = (span for span in simulate(program).spans if span.resource.startswith("templ"))
+    assert (first.start, first.evaluation) == (0.0, 0)
 
 
 def test_branches_of_one_call_load_both_tensors() -> None:

@@ -12,10 +12,10 @@ from functools import partial
 from itertools import pairwise
 from math import inf
 
-from katz_graph.ir.device import Work
+from katz_graph.ir.device import NetworkLink, Work
 from katz_graph.ir.program import Call, Program, Variant
 from katz_graph.ir.region import Operation
-from katz_graph.ir.reuse import OfferedTemplate, Reuse, active_share
+from katz_graph.ir.reuse import STORE, OfferedTemplate, Reuse, active_share
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.costs.layers import LayeredWork
 from katz_graph.models.family import only_all_tokens
@@ -184,6 +184,15 @@ class _Line:
         clock = [0.0, *(ends[number] + rest for number, rest in self.ends)]
         return [end - begin for begin, end in pairwise(clock)]
 
+    def loads(self, cached: Sequence[bool]) -> tuple[tuple[str, float], ...]:
+        """Returns the operation of each call that loads, and the seconds of its loads."""
+        found: dict[str, float] = {}
+        for slot, reads in zip(self.slots, cached, strict=True):
+            if reads:
+                name = slot.operations[0]
+                found[name] = found.get(name, 0.0) + slot.times.load
+        return tuple(found.items())
+
     def computed(self, cached: Sequence[bool]) -> dict[str, float]:
         """Returns for each operation the share of its computation that is left."""
         seconds = {call.operations: call.seconds for call in self.calls}
@@ -205,6 +214,7 @@ class _Layers:
     def __init__(self, program: Program, template: OfferedTemplate, count: CountLayers) -> None:
         self._program, self._template, self._count = program, template, count
         self._devices = {device.name: device for device in program.target.devices}
+        self._ahead = template.ahead_bytes / template.bytes_per_second
         self._lines = [
             {
                 device: self._line(variant, [call for call in calls if call.device == device])
@@ -221,7 +231,7 @@ class _Layers:
         reused: dict[str, dict[str, bool]] = {}  # by operation: layers, and whether they are cached
         computed: dict[str, float] = {}
         waits: dict[str, float] = {}
-        report = Reuse(0.0, active=self._template.active)
+        report = Reuse(0.0, active=self._template.active, ahead=self._ahead)
         numbers = range(len(program.variants))
         for number in sorted(numbers, key=lambda one: -len(program.variants[one].evaluations)):
             seconds: dict[tuple[str, ...], float] = {}
@@ -234,7 +244,8 @@ class _Layers:
                 seconds |= zip(names, line.seconds(cached), strict=True)
                 computed |= line.computed(cached)
                 if 0 in program.variants[number].evaluations:
-                    waits[device] = line.times.first(cached) - line.times.period(cached)
+                    first = line.times.first(cached, self._seconds_before(device))
+                    waits[device] = max(0.0, first - line.times.period(cached))
                 if number == commonest_variant(program):
                     taken = [slot for slot, reads in zip(line.slots, cached, strict=True) if reads]
                     report = replace(
@@ -243,6 +254,7 @@ class _Layers:
                         + sum(len(slot.operations) for slot in taken),
                         bytes_loaded=report.bytes_loaded + sum(slot.size for slot in taken),
                         load_seconds=max(report.load_seconds, line.times.loads(cached)),
+                        loads={**report.loads, device: line.loads(cached)},
                     )
             every[number] = tuple(
                 replace(call, seconds=seconds[call.operations]) for call in every[number]
@@ -251,12 +263,19 @@ class _Layers:
             name: tuple(layer for layer, reads in found.items() if reads)
             for name, found in reused.items()
         }
+        rate = self._template.bytes_per_second
+        links = {(STORE, device): NetworkLink(rate, 0.0) for device in report.loads}
         return replace(
             program,
+            target=replace(program.target, links={**program.target.links, **links}),
             calls=tuple(every),
             reused={name: found for name, found in layers.items() if found},
             reuse=replace(report, computed=computed, first_waits=waits),
         )
+
+    def _seconds_before(self, device: str) -> float:
+        """Returns the seconds of a device's calls before the loop, during which it may load."""
+        return sum(call.seconds for call in self._program.before_calls if call.device == device)
 
     def _line(self, variant: Variant, calls: Sequence[Call]) -> _Line:
         operations = {operation.id: operation for operation in variant.operations}
@@ -270,8 +289,7 @@ class _Layers:
             else:
                 rest += call.seconds
             ends.append((len(slots), rest))
-        ahead = self._template.ahead_bytes / self._template.bytes_per_second
-        return _Line(tuple(calls), tuple(slots), tuple(ends), ahead)
+        return _Line(tuple(calls), tuple(slots), tuple(ends), self._ahead)
 
     def _extend(self, slots: list[_Slot], call: Call, operation: Operation, rest: float) -> float:
         """Appends the layers of a call, and returns the seconds after the last one. The call's

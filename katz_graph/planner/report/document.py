@@ -134,7 +134,8 @@ class DescribedSpan:
 @dataclass(frozen=True, slots=True)
 class DescribedTimeline:
     """Holds a part of the simulation. `first` is its first evaluation, `boundaries` are the times
-    of predictions, `rows` are devices, each followed by its outgoing links.
+    of predictions, `rows` are devices, each between its loads from templates and its outgoing
+    links.
     """
 
     first: int

@@ -13,6 +13,7 @@ from katz_graph.core.recipe import ModelRecipe
 from katz_graph.files.urls import shown
 from katz_graph.ir.program import Prediction, Program
 from katz_graph.ir.provenance import STALE_CONTROLNET
+from katz_graph.ir.reuse import STORE
 from katz_graph.models.family import family_of
 from katz_graph.planner.queries import adapters, reading_key, unprofiled
 from katz_graph.planner.region import stage_of
@@ -79,6 +80,9 @@ def binding(program: Program, simulation: Simulation) -> str:
     devices = {device.name for device in program.target.devices}
     used = {name for name in simulation.busy if name in devices}
     busiest = max(simulation.busy, key=lambda name: (simulation.busy[name], name in devices))
+    if program.reuse and program.reuse.link_binds and not program.reuse.why_not:
+        links = [name for name in simulation.busy if name.startswith(f"{STORE} -> ")]
+        busiest = max(links, key=lambda name: simulation.busy[name], default=busiest)
     if simulation.busy[busiest] >= BINDS * period:
         if busiest in devices:
             seconds = simulation.busy[busiest]

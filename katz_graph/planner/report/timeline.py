@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from katz_graph.ir.program import Program
+from katz_graph.ir.reuse import STORE
 from katz_graph.planner.report.document import DescribedSpan, DescribedTimeline
 from katz_graph.planner.simulation.simulate import SimulatedSpan, Simulation
 
@@ -25,7 +26,8 @@ class PlannedTimeline:
     start: float
     end: float
     boundaries: tuple[float, ...]  # begin of the first evaluation, then the time of each prediction
-    rows: tuple[str, ...]  # devices in order, each followed by its outgoing links
+    # devices in order, each after its loads from templates and before its outgoing links
+    rows: tuple[str, ...]
     # `after` is an index into this tuple, None for a span before `start`
     spans: tuple[SimulatedSpan, ...]
 
@@ -111,6 +113,7 @@ def _rows(program: Program, spans: Sequence[SimulatedSpan]) -> list[str]:
         rows += [
             name
             for name in (
+                f"{STORE} -> {device.name}",
                 device.name,
                 *(f"{device.name} -> {other.name}" for other in program.target.devices),
             )

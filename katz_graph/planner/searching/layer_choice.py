@@ -51,9 +51,9 @@ class EvaluationTimes:
         pairs = zip(self.layers, cached, strict=True)
         return sum(layer.load for layer, reads in pairs if reads)
 
-    def first(self, cached: Sequence[bool]) -> float:
-        """Returns the seconds of the first evaluation, which begins with the first load."""
-        return self._end(self._ends(cached, 0.0))
+    def first(self, cached: Sequence[bool], lead: float = 0.0) -> float:
+        """Returns the seconds of the first evaluation, whose loads begin `lead` seconds before."""
+        return self._end(self._ends(cached, lead))
 
     def period(self, cached: Sequence[bool]) -> float:
         """Returns the seconds of an evaluation in steady state."""

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 
 from katz_graph.core.errors import RunError
 from katz_graph.ir.program import Call, Program
+from katz_graph.ir.reuse import STORE
 from katz_graph.planner.queries import commonest_variant
 from katz_graph.planner.simulation.flow import Flow
 
@@ -53,6 +54,7 @@ def simulate(program: Program) -> Simulation:
     spans: list[SimulatedSpan] = []
     ends = run_clock(flow, program, spans)
     seconds = max((span.start + span.seconds for span in spans), default=0.0)
+    spans += _loads(program, spans)
     first, last = _longest_run(program)
     if first is None:
         return Simulation(max(seconds, *ends, 0.0), tuple(ends), spans=tuple(spans))
@@ -63,6 +65,26 @@ def simulate(program: Program) -> Simulation:
         if span.evaluation == middle and span.seconds:
             busy[span.resource] = busy.get(span.resource, 0.0) + span.seconds
     return Simulation(max(seconds, *ends), tuple(ends), period, middle, tuple(spans), busy)
+
+
+def _loads(program: Program, spans: Sequence[SimulatedSpan]) -> list[SimulatedSpan]:
+    """Returns the loads from a template: as early as the link is free, but at most the lead and one
+    evaluation ahead. Calls already include the waits for them.
+    """
+    if program.reuse is None:
+        return []
+    sampler = program.sampler_device
+    begins = [span.start for span in spans if (span.what, span.resource) == (STEP, sampler)]
+    found: list[SimulatedSpan] = []
+    for device, loads in program.reuse.loads.items():
+        free, resource = 0.0, f"{STORE} -> {device}"
+        for evaluation, begin in enumerate(begins):
+            earliest = max(begin - program.reuse.ahead, begins[evaluation - 1])
+            free = max(free, earliest) if evaluation else 0.0
+            for name, seconds in loads:
+                found.append(SimulatedSpan(resource, name, "", evaluation, free, seconds, None))
+                free += seconds
+    return found
 
 
 def _longest_run(program: Program) -> tuple[int, int] | tuple[None, int]:

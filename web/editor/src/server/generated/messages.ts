@@ -457,7 +457,8 @@ export interface DescribedLink {
 }
 /**
  * Holds a part of the simulation. `first` is its first evaluation, `boundaries` are the times
- * of predictions, `rows` are devices, each followed by its outgoing links.
+ * of predictions, `rows` are devices, each between its loads from templates and its outgoing
+ * links.
  */
 export interface DescribedTimeline {
   first: number;
