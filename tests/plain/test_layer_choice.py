@@ -68,6 +68,14 @@ def test_the_chosen_layers_are_the_best_of_all_choices() -> None:
     assert won > 100  # neither none nor all
 
 
+def test_of_equal_layers_the_last_ones_are_cached() -> None:
+    times = EvaluationTimes((LayerTimes(1.0, 4.0, 1.0, 10.0),) * 8, ahead=100.0)
+    assert times.best() == (False,) * 5 + (True,) * 3
+    early = (True,) * 3 + (False,) * 5
+    assert times.period(times.best()) == times.period(early)
+    assert times.first(times.best()) < times.first(early)
+
+
 @pytest.mark.parametrize("loads", [0.5, 1.0, 2.0])
 def test_seventy_layers_take_milliseconds(loads: float) -> None:
     rng = random.Random(3)
