@@ -85,25 +85,26 @@ def collected(layers: Layers | None) -> tuple[dict[str, Tensor], ...]:
 
 BUCKET = 64  # numbers of active tokens are multiples of it, so that recorded calls recur
 BUCKETS = 16  # least number of multiples up to all tokens of a level; smaller levels round less
+MARGIN = 2  # cells: with 0, small edits differ too much from full computation (`katz bench edit`)
 
 
 def active_positions(
     mask: Tensor, side: int, levels: int, margin: int = 0, bucket: int = BUCKET
 ) -> dict[int, Tensor]:
     """Returns the positions [B, A] of the active tokens by number of tokens of each level: the mask
-    [B, 1, h, w] above 0, max-pooled to the level and grown by `margin` tokens.
+    [B, 1, h, w] above 0, grown by `margin` cells and max-pooled to the level.
 
     side: cells of a token at the first level; each further level halves the sides, rounded up. A
     row with fewer active tokens repeats its last one, up to the next multiple of `bucket`, or of a
     sixteenth of the level's tokens if that is less.
     """
-    grid = _pooled((mask > 0).float(), side)
+    grown = max_pool2d((mask > 0).float(), 2 * margin + 1, stride=1, padding=margin)
+    grid = _pooled(grown, side)
     found = {}
     for _ in range(levels):
-        grown = max_pool2d(grid, 2 * margin + 1, stride=1, padding=margin)
         tokens = grid[0].numel()
         multiple = max(1, min(bucket, tokens // BUCKETS))
-        found[tokens] = _positions(grown.flatten(1) > 0, multiple)
+        found[tokens] = _positions(grid.flatten(1) > 0, multiple)
         grid = _pooled(grid, 2)
     return found
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from katz_graph.core.latent_space import LatentSamples
 from katz_graph.core.recipe import (
     ClipRecipe,
     ConditioningEntry,
@@ -21,6 +22,7 @@ from katz_graph.core.recipe import (
 )
 from katz_graph.executor.graph.run_stats import RunStats
 from katz_graph.files.folders import MINI
+from katz_graph.ir.region import Region
 from katz_graph.mini.evaluate import HINTS
 from katz_graph.mini.world import STYLES
 from katz_graph.models.configuration import latent_space
@@ -33,7 +35,7 @@ from katz_graph.models.loading.sources import (
     pipeline_recipes,
     vae_recipe,
 )
-from katz_graph.node.types import Engine
+from katz_graph.node.types import Context, Engine
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.testing.requests import bare_context, bind
 
@@ -114,37 +116,61 @@ class EnginePaint:
         loras: Sequence[tuple[str, float]],
         steps: int,
     ) -> Tensor:
-        mini = self.miniature
-        model, clip = mini.model, mini.clip
-        for name, strength in loras:
-            file = MINI / "loras" / f"{mini.prefix}{name}.safetensors"
-            lora = Lora(file_identity(file), strength)
-            model, clip = model.with_lora(lora), clip.with_lora(lora) if mini.texts else clip
-        uses: tuple[ControlUse, ...] = ()
         if control is not None:
             kind, hints = control
-            uses = (
-                ControlUse(
-                    controlnet_recipe(MINI / "controlnet" / f"{mini.prefix}{kind}"),
-                    Picture.of(hints[number : number + 1]),
-                    vae=mini.vae,
-                ),
-            )
-        positive, negative = (
-            (ConditioningEntry(Prompt(clip, text), uses),) for text in (caption, "")
+            control = kind, hints[number : number + 1]
+        return self.decoded(
+            self.sampled(miniature_region(self.miniature, caption, seed, control, loras, steps))
         )
-        space = latent_space(mini.vae)
-        side = space.cells(SIDE)
-        begin: dict[str, Any] = {
-            "model": model,
-            "latent_image": {"samples": torch.zeros(1, space.channels, side, side)},
-            "seed": seed,
-            "steps": steps,
-            "sampler_name": "euler",
-            "scheduler": mini.scheduler,
-        }
-        expansion = expand_sampling("StepBegin", begin, model, positive, negative, mini.guidance)
+
+    def sampled(self, region: Region) -> Tensor:
+        """Returns the final latent [1, C, h, w], unscaled."""
+        latent, _ = self.engine.sample(region, self._context())
+        samples: Tensor = latent["samples"]
+        return samples
+
+    def decoded(self, latent: Tensor) -> Tensor:
+        """Returns the picture [1, 128, 128, 3] in 0..1 of an unscaled latent."""
+        return self.engine.decode_latent(self.miniature.vae, latent, self._context())
+
+    def _context(self) -> Context:
         context = bare_context(self.engine)
         context.measured = self.measured
-        latent, _ = self.engine.sample(bind(expansion.graph, expansion.outputs[0].node), context)
-        return self.engine.decode_latent(mini.vae, latent["samples"], context)
+        return context
+
+
+def miniature_region(
+    mini: Miniature,
+    caption: str,
+    seed: int,
+    control: tuple[str, Tensor] | None = None,
+    loras: Sequence[tuple[str, float]] = (),
+    steps: int = 20,
+    latent: LatentSamples | None = None,
+) -> Region:
+    """Builds the region of a sampler. `control`: kind of ControlNet, and its picture [1, 128, 128,
+    3] in 0..1. `latent`: repainted under its mask, unscaled; an empty one by default.
+    """
+    model, clip = mini.model, mini.clip
+    for name, strength in loras:
+        file = MINI / "loras" / f"{mini.prefix}{name}.safetensors"
+        lora = Lora(file_identity(file), strength)
+        model, clip = model.with_lora(lora), clip.with_lora(lora) if mini.texts else clip
+    uses: tuple[ControlUse, ...] = ()
+    if control is not None:
+        kind, hint = control
+        folder = MINI / "controlnet" / f"{mini.prefix}{kind}"
+        uses = (ControlUse(controlnet_recipe(folder), Picture.of(hint), vae=mini.vae),)
+    positive, negative = (ConditioningEntry(Prompt(clip, text), uses) for text in (caption, ""))
+    space = latent_space(mini.vae)
+    side = space.cells(SIDE)
+    begin: dict[str, Any] = {
+        "model": model,
+        "latent_image": latent or {"samples": torch.zeros(1, space.channels, side, side)},
+        "seed": seed,
+        "steps": steps,
+        "sampler_name": "euler",
+        "scheduler": mini.scheduler,
+    }
+    expansion = expand_sampling("StepBegin", begin, model, (positive,), (negative,), mini.guidance)
+    return bind(expansion.graph, expansion.outputs[0].node)

@@ -1,4 +1,4 @@
-"""A small `katz bench edit`: seconds are replaced by floating-point operations."""
+"""A small `katz bench edit`. Seconds are replaced by floating-point operations."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Any
 import pytest
 import torch
 
-from katz_graph.bench import edit_speed
+from katz_graph.bench import edit_quality, edit_speed
 from katz_graph.bench.command import run_bench
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.edit_speed import Network, Scale, make_usual
+from katz_graph.bench.result import BenchResult
 from katz_graph.core.errors import InputError
 
 CONVOLUTIONAL = Network(
     "convolutional",
-    lambda folder: make_usual(folder, (16, 32, 64), (1, 1, 2)),
+    lambda folder: make_usual(folder, (16, 32, 64), (1, 1, 1), modules=1),
     4,
     (16,),
     1,
     3,
-    {(16, 0.2): 1.2},
+    {(16, 0.2): 1.1},
 )
 
 
@@ -37,10 +38,10 @@ def test_speed_compares_the_gain_with_that_of_the_active_tokens(
             == result.metrics["without_convolutional_16"]
             == 1
         )
-        assert result.table[0][3] == "64 + 16 + 9"
+        assert result.table[0][3] == "128 + 36 + 9"
 
-        def all_tokens(mask: Any, *sizes: int, bucket: int = 0) -> Any:
-            return positions(mask if bucket else torch.ones_like(mask), *sizes, bucket=bucket or 64)
+        def all_tokens(mask: torch.Tensor, *sizes: int, bucket: int = 64) -> Any:
+            return positions(mask if bucket == 1 else torch.ones_like(mask), *sizes, bucket=bucket)
 
         positions = edit_speed.active_positions
         monkeypatch.setattr(edit_speed, "active_positions", all_tokens)
@@ -48,3 +49,29 @@ def test_speed_compares_the_gain_with_that_of_the_active_tokens(
     assert not slow.ok and slow.metrics["gain_convolutional_16_at_0.2"] < 1.1
     with pytest.raises(InputError, match="--part memory: expected one of"):
         run_bench("edit", as_json=False, part="memory")
+
+
+def test_cached_edits_are_near_full_ones_unless_they_compute_other_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mask = edit_quality.MASKS[0]
+
+    def judged(**miniatures: Any) -> BenchResult:
+        chosen = {"miniatures": miniatures} if miniatures else {}
+        with quiet():
+            return edit_quality.run(
+                edit_quality.Scale(**chosen, edits=1, masks=(mask,), conditions=("plain",), steps=4)
+            )
+
+    result = judged()
+    assert result.ok, result.metrics
+    assert {name.partition("_")[0] for name in result.metrics} == {"noise", "flow"}
+    positions = edit_quality.active_positions
+
+    def of_the_rest(mask: torch.Tensor, *sizes: int) -> Any:
+        return positions(1 - mask, *sizes[:2])
+
+    monkeypatch.setattr(edit_quality, "active_positions", of_the_rest)
+    wrong = judged(noise=edit_quality.Scale().miniatures["noise"])
+    assert not wrong.ok and wrong.metrics["noise_plain_psnr_gain"] < 8
+    assert wrong.metrics["noise_different_outside"] == 0

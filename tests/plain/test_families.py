@@ -23,6 +23,7 @@ BLOCKS = ("katz_graph/models/prepare.py", "katz_graph/models/prepared/")
 KERNELS = ("kernels/",)  # headers name the library code that a kernel stands in for
 WORDS = {  # file -> words of another vocabulary that it must spell
     "katz_graph/adapters/naming.py": {"unet"},  # kohya's prefix for networks of every family
+    "katz_graph/bench/edit_speed.py": {"sd3"},  # the shape that its bound is for
     # peers of the bench
     "katz_graph/bench/gpu/parts/transformers.py": {"flux", "z_image"},
     "katz_graph/bench/gpu/parts/rows.py": {"flux", "unet"},  # measured kinds
