@@ -17,7 +17,7 @@ from transformers import CLIPTextConfig
 import katz_graph
 from katz_graph.bench import gpu
 from katz_graph.bench.command import run_bench
-from katz_graph.bench.gpu import errors
+from katz_graph.bench.gpu import errors, evaluations
 from katz_graph.bench.gpu.busy import mean_share
 from katz_graph.bench.gpu.everything import run_parts
 from katz_graph.bench.gpu.layers import layers_of_step
@@ -34,6 +34,7 @@ from katz_graph.bench.gpu.parts import (
     step,
     transformers,
 )
+from katz_graph.bench.gpu.parts import edit as edit_part
 from katz_graph.bench.gpu.parts import rows as rows_part
 from katz_graph.bench.gpu.peers import ComfyUI, Start, phases_in
 from katz_graph.bench.gpu.rows import Rows
@@ -185,7 +186,7 @@ def test_transformers_are_compared_with_stock_pipelines(
 def test_calls_are_timed_by_their_rows_and_for_two_sizes(
     small: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows_part, "DTYPE", torch.float32)
+    monkeypatch.setattr(evaluations, "DTYPE", torch.float32)
     setting = replace(small, sides=(8, 6, 4), transformers={"sd35": {}, "flux": {}})
     with Rows("rows", tmp_path) as rows, torch.inference_mode():
         rows_part.run(setting, rows)
@@ -201,6 +202,20 @@ def test_calls_are_timed_by_their_rows_and_for_two_sizes(
     ]
     assert [row["what"] for row in rows.rows] == by_rows + by_sizes
     assert rows.judged[-1]["holds"] and rows.judged[-1]["bound"] == "<= 240"
+
+
+def test_edits_are_timed_against_full_evaluations(
+    small: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluations, "DTYPE", torch.float32)
+    setting = replace(small, sides=(16, 8, 4), transformers={"flux": {}})
+    with Rows("edit", tmp_path) as rows, torch.inference_mode():
+        edit_part.run(setting, rows)
+    kinds = [f"{kind} at 128 pixels" for kind in ("sdxl", "flux")]
+    cases = ["loads", *(f"mask {m}, {n} edits" for n in (1, 4) for m in (0.1, 0.2))]
+    assert [row["what"] for row in rows.rows] == [f"{k}, {case}" for k in kinds for case in cases]
+    assert all(row["bytes"] > 0 for row in rows.rows if "bytes" in row)
+    assert rows.judged[-1]["holds"]
 
 
 @pytest.mark.parametrize("kind", ["sd35", "flux"])

@@ -26,6 +26,7 @@ WORDS = {  # file -> words of another vocabulary that it must spell
     "katz_graph/bench/edit_speed.py": {"sd3"},  # the shape that its bound is for
     # peers of the bench
     "katz_graph/bench/gpu/parts/transformers.py": {"flux", "z_image"},
+    "katz_graph/bench/gpu/evaluations.py": {"flux"},  # measured kinds
     "katz_graph/bench/gpu/parts/rows.py": {"flux", "unet"},  # measured kinds
     "katz_graph/bench/random_members.py": {"flux"},  # the kind with reference images
     "katz_graph/bench/together.py": {"sd3"},  # the shape that its bound is for

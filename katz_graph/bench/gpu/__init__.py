@@ -32,6 +32,7 @@ PARTS: Mapping[str, float] = {
     "ipc": 40,
     "transformers": 200,
     "rows": 120,
+    "edit": 120,
     "requests": 120,
     "pictures": 120,
     "kernels": 250,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any, cast
@@ -20,7 +20,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from katz_graph.bench.gpu.clock import Action, interleaved, repeated
+from katz_graph.bench.gpu.evaluations import (
+    STAGES,
+    TRANSFORMERS,
+    evaluation,
+    in_memory,
+    recorded_seconds,
+    transformer,
+)
 from katz_graph.bench.gpu.models import network
 from katz_graph.bench.gpu.rows import Rows
 from katz_graph.bench.gpu.setting import Setting
@@ -30,23 +37,11 @@ from katz_graph.ir.values import Tokens
 from katz_graph.kernels.attention import attention_order
 from katz_graph.models.families.shared.transformer import run_blocks
 from katz_graph.models.families.shared.transformer_examples import drawn_tokens
-from katz_graph.models.families.shared.transformer_stack import (
-    Fixed,
-    family_of_module,
-    stack_of,
-)
-from katz_graph.models.loading.fill import with_memory
-from katz_graph.models.stage_registry import stage
+from katz_graph.models.families.shared.transformer_stack import Fixed, stack_of
 from katz_graph.models.stages import Sized
-from katz_graph.testing.random_models import Kind, draw_network, usual, usual_kind
+from katz_graph.testing.random_models import Kind, usual, usual_kind
 
-DTYPE = torch.bfloat16  # of transformers
-SPREAD = 0.02  # standard deviation of weights
-ROUNDS = 3  # maximum
-TRANSFORMERS: Mapping[Kind, int] = {"flux": 256, "sd35": 154}
-"""Maps kinds of transformers to the tokens of a prompt, the most useful first."""
 TEXT_FIRST = "flux"  # the kind whose attention has the text's tokens before the picture's
-STAGES = ("transformer_embed", "transformer_blocks", "transformer_head")
 SMALL_PICTURES = (1, 4)  # in a call with one large picture
 LEAST_GAIN = 0.95  # jobs a second, of those at one row
 MAX_SECONDS = 240.0
@@ -57,7 +52,7 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
     kinds = [kind for kind in TRANSFORMERS if kind in setting.transformers]
     small, large = setting.sides[-1], setting.sides[0]
     with attention_order(setting.device):
-        unet = _in_memory(setting, lambda: network(setting), setting.dtype)
+        unet = in_memory(setting, lambda: network(setting), setting.dtype)
         stages = usual().stages
         gains = [
             _by_rows(setting, rows, usual_kind(), unet, stages, 77, side)
@@ -66,7 +61,7 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
         del unet
         modules = {}
         for kind in kinds:
-            modules[kind] = module = _transformer(setting, kind)
+            modules[kind] = module = transformer(setting, kind)
             gains += [
                 _by_rows(setting, rows, kind, module, STAGES, TRANSFORMERS[kind], side)
                 for side in (small, large)
@@ -77,22 +72,6 @@ def run(setting: Setting, rows: Rows) -> BenchResult:
     rows.judge("least gain by rows", min(gains), at_least=LEAST_GAIN)
     rows.judge("seconds of this part", time.perf_counter() - began, at_most=MAX_SECONDS)
     return rows.result()
-
-
-def _transformer(setting: Setting, kind: Kind) -> nn.Module:
-    sizes = setting.transformers[kind]
-    return _in_memory(setting, lambda: draw_network(kind, 1, **sizes), DTYPE)
-
-
-def _in_memory(setting: Setting, make: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
-    """Makes a module with random weights on the device, prepared as the engine loads it."""
-    with torch.device("meta"):
-        module = make()
-    module = with_memory(module, setting.device, dtype).eval().requires_grad_(False)
-    family_of_module(module).prepared(module)
-    for weight in (*module.parameters(), *module.buffers()):
-        weight.normal_(0.0, SPREAD)
-    return module
 
 
 def _by_rows(
@@ -108,24 +87,13 @@ def _by_rows(
     took: dict[int, float] = {}
     for count in ROW_BUCKETS:
         sizes = Sized(count, side, side, tokens)
-        took[count] = _seconds(setting, _evaluation(module, stages, sizes))
+        took[count] = recorded_seconds(setting, evaluation(module, stages, sizes))
         gain = {"gain": count * took[1] / took[count]}
         if count > 1:
             gain["guided_gain"] = count / 2 * took[2] / took[count]
         what = f"{kind} at {8 * side} pixels, {count} rows"
         rows.add(what, seconds=took[count], seconds_per_row=took[count] / count, **gain)
     return min(count * took[1] / seconds for count, seconds in took.items())
-
-
-def _evaluation(module: nn.Module, stages: Sequence[str], sizes: Sized) -> Action:
-    calls = [stage(name).sized(module, sizes)[0] for name in stages]
-    return lambda: [call() for call in calls]
-
-
-def _seconds(setting: Setting, action: Action) -> float:
-    recorded = repeated(action, setting.device, 1)
-    rounds = min(ROUNDS, setting.rounds)
-    return interleaved({"it": recorded}, setting.device, rounds)["it"]
 
 
 def _by_sizes(
@@ -146,8 +114,10 @@ def _by_sizes(
         with by_picture:
             return run_blocks(module, tokens, numbers, fixed)
 
-    apart = _seconds(setting, lambda: [run_blocks(module, one, numbers, f) for one, f in by_size])
-    whole = _seconds(setting, together)
+    apart = recorded_seconds(
+        setting, lambda: [run_blocks(module, one, numbers, f) for one, f in by_size]
+    )
+    whole = recorded_seconds(setting, together)
     pictures = " and ".join(f"{count} of {8 * side}" for side, count in Counter(sides).items())
     rows.add(
         f"{kind}, blocks, {pictures} pixels",

@@ -99,7 +99,7 @@ def cross_attention_keys_values(
     """
     return {
         name: (layer.to_k(text_hidden), layer.to_v(text_hidden))
-        for name, layer in getattr(module, CROSS_ATTENTION).items()
+        for name, layer in getattr(module, CROSS_ATTENTION, {}).items()
     }
 
 
