@@ -6,6 +6,7 @@ A CPU has completed its work when the call returns. A GPU completes it later, in
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -72,7 +73,8 @@ class Stream(Protocol):
 
     def upload(self, parts: Sequence[Tensor]) -> Uploaded:
         """Starts copying host tensors [B, ...] to the device, concatenated along the batch, while
-        enqueued work runs. May be called in any thread.
+        enqueued work runs: directly from pinned memory, else through pinned memory. May be called
+        in any thread.
         """
 
     def hold(self, value: object) -> None:
@@ -166,6 +168,9 @@ class CudaStream:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._held: deque[tuple[torch.cuda.Event, object]] = deque()
+        # of uploads in any thread: host memory that others may have registered, and may unmap
+        self._sources: deque[tuple[torch.cuda.Event, object]] = deque()
+        self._lock = threading.Lock()
 
     @cached_property
     def _computing(self) -> torch.cuda.Stream:
@@ -202,13 +207,19 @@ class CudaStream:
         return wait
 
     def upload(self, parts: Sequence[Tensor]) -> Uploaded:
-        size = (sum(map(len, parts)), *parts[0].shape[1:])
-        pinned = torch.empty(size, dtype=parts[0].dtype, pin_memory=True)
-        torch.cat(list(parts), out=pinned)
+        # a copy from other memory would make the host wait for the device
+        sources = [part if part.is_pinned() else part.pin_memory() for part in parts]
+        sizes = [len(part) for part in parts]
         uploaded = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._uploading):
-            there = pinned.to(self._device, non_blocking=True)
+            shape = sum(sizes), *parts[0].shape[1:]
+            there = torch.empty(shape, dtype=parts[0].dtype, device=self._device)
+            for target, source in zip(torch.split(there, sizes), sources, strict=True):
+                target.copy_(source, non_blocking=True)
             uploaded.record(self._uploading)
+        with self._lock:
+            self._sources.append((uploaded, sources))
+        self._release_sources()
 
         def wait() -> Tensor:
             current = torch.cuda.current_stream(self._device)
@@ -227,6 +238,12 @@ class CudaStream:
     def release(self) -> None:
         while self._held and self._held[0][0].query():  # type: ignore[no-untyped-call]
             self._held.popleft()
+        self._release_sources()
+
+    def _release_sources(self) -> None:
+        with self._lock:
+            while self._sources and self._sources[0][0].query():  # type: ignore[no-untyped-call]
+                self._sources.popleft()
 
     def drain(self) -> None:
         try:
@@ -234,6 +251,7 @@ class CudaStream:
                 self._held[-1][0].synchronize()
         finally:
             self._held.clear()
+            self._release_sources()
 
     def concurrently(
         self, aside: Callable[[], Made], here: Callable[[], Made]

@@ -35,10 +35,14 @@ class Stream:
         there = other.enqueued
         self.enqueue(lambda: other.run(there))
 
+    def wait_event(self, event: Event) -> None:
+        self.enqueue(lambda: event._stream.run(event._until))
+
     def run(self, until: int) -> None:
         """Runs queued work in order until `until` items have run since the start."""
         while self.done < until:
-            work, self.done = self._work[self.done], self.done + 1
+            work, self._work[self.done] = self._work[self.done], int  # releases its tensors
+            self.done += 1
             with torch._C.DisableTorchFunction():
                 work()
 
@@ -73,6 +77,7 @@ class Gpu(TorchFunctionMode):
         super().__init__()
         self.current = DEFAULT
         self._there: set[int] = set()
+        self._pinned: set[int] = set()
         self.held: list[tuple[Tensor, Stream]] = []
         self.streams = [DEFAULT]
 
@@ -91,6 +96,11 @@ class Gpu(TorchFunctionMode):
         self._there.add(_memory(tensor))
         return tensor
 
+    def pinned(self, tensor: Tensor) -> Tensor:
+        """Marks the memory of a tensor as pinned."""
+        self._pinned.add(_memory(tensor))
+        return tensor
+
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
@@ -104,6 +114,12 @@ class Gpu(TorchFunctionMode):
             made = torch.empty_like(args[0]).fill_(torch.nan)
             self.current.enqueue(partial(Tensor.copy_, made, args[0]))
             return made
+        if function is torch.empty and options.get("device") == DEVICE:
+            return self.has(_now(function, *args, **(options | {"device": "cpu"})).fill_(torch.nan))
+        if function is Tensor.pin_memory:
+            return _now(self.pinned, torch.clone(args[0]))
+        if function is Tensor.is_pinned:
+            return _now(_memory, args[0]) in self._pinned
         if options.pop("pin_memory", False):
             return function(*args, **options).fill_(-1)
         return function(*args, **options)

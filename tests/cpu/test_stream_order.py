@@ -5,6 +5,7 @@ work as late as possible.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -66,6 +67,25 @@ def test_computing_waits_for_no_read(monkeypatch: pytest.MonkeyPatch) -> None:
         assert held is there and copying is not computing
         assert copying.done == 0 and read().tolist() == [1, 1, 1]
         assert copying.done == copying.enqueued
+
+
+def test_uploads_read_pinned_memory_directly_and_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated(monkeypatch) as gpu:
+        stream, found = CudaStream(GPU), torch.zeros(2, 3)
+        pinned, other = gpu.pinned(torch.zeros(1, 3)), torch.full((1, 3), 2.0)
+        pinned_memory = weakref.ref(pinned)
+        upload = stream.upload([pinned, other])
+        with torch._C.DisableTorchFunction():
+            pinned.fill_(1), other.fill_(5)  # the copy of pinned memory is still enqueued
+        del pinned
+        stream.release()
+        with stream.entered():
+            there = upload()
+            found.copy_(there)
+            assert stream.read(found)().tolist() == [[1, 1, 1], [2, 2, 2]]
+        assert pinned_memory() is not None
+        stream.release()
+        assert pinned_memory() is None
 
 
 def test_streams_are_made_when_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
