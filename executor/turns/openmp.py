@@ -57,7 +57,8 @@ class SpinGuard:
 
     def begin(self) -> None:
         """Marks the thread as computing."""
-        self._computes.set()
+        if not self._computes.is_set():  # `set` takes a lock, at every unit
+            self._computes.set()
 
     def rest(self) -> None:
         """Marks the thread as idle; contention is ignored until the next `begin`."""

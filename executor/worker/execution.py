@@ -299,15 +299,13 @@ class Execution:
             self._check.raise_problems(self._context)
             self._adapters.check()
             self.switched = 0.0
-        # makes the run's context available to pack code
-        with running(self._context, self.program.name):
-            if not self._loaded:
-                self._load()
-                return False
-            try:
-                self.offer = next(self._work) if outputs is None else self._work.send(outputs)
-            except StopIteration:
-                self.offer = None
+        if not self._loaded:
+            self._load()
+            return False
+        try:
+            self.offer = next(self._work) if outputs is None else self._work.send(outputs)
+        except StopIteration:
+            self.offer = None
         self.switched += self._models.network_seconds - before
         return self._done
 
@@ -587,7 +585,8 @@ class Execution:
         started = self._measured_from()
         if calls[0].stage == NODE:
             (node,), (taken,) = members[0].operations, given
-            made: Sequence[Outputs] = [self._calls.node(node, taken)]
+            with running(self._context, self.program.name):  # for pack code
+                made: Sequence[Outputs] = [self._calls.node(node, taken)]
         else:
             made = yield self._calls.offer(
                 members, given, self._what, calls[0].shares, self._computed.update, self.by_row

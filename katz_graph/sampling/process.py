@@ -4,6 +4,7 @@ prediction to `advance`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -104,6 +105,9 @@ class SamplingProcess:
             self._whole_mask = LatentMask(
                 spec.mask, latent, to_device(mask_noise, device), table.path
             )
+        # of each evaluation, in one copy to the device
+        self._levels = _rows([one.sigma for one in self.evaluations], latent)
+        self._timesteps = _rows([table.timestep_at(one.sigma) for one in self.evaluations], latent)
         x = table.path.started(latent, to_device(noise, device), spec.sigmas[0])
         # The sigmas stay on the CPU: comparing one on a GPU would stall it.
         sigmas = torch.tensor(spec.sigmas, dtype=torch.float32)
@@ -149,11 +153,11 @@ class SamplingProcess:
             self._step = None
             self._result = self._table.path.finished(finished.value, self._end)
             return
-        sigma = float(query.sigma)
+        sigma = self.evaluations[self._done].sigma
         self._mask = self._mask_at(sigma)
         x = self._mask.before(query.x, sigma) if self._mask else query.x
         scaled = scale_model_input(x, sigma, self._table.parametrisation).to(self._dtype)
-        self._step = Step.of(x, scaled, sigma, self._table.timestep_at(sigma))
+        self._step = Step(x, scaled, self._levels[self._done], self._timesteps[self._done])
         self._interval = query.step
 
     def _mask_at(self, sigma: float) -> LatentMask | None:
@@ -163,3 +167,9 @@ class SamplingProcess:
             return self._whole_mask
         rest = (self._table.timestep_at(sigma) - last) / (first - last)
         return self._whole_mask.opened(rest, self._gradual)
+
+
+def _rows(values: Sequence[float], latent: Tensor) -> Sequence[Tensor]:
+    """Returns float64 [B] for each value, on the latent's device."""
+    rows = torch.tensor(values, dtype=torch.float64).unsqueeze(1).repeat(1, len(latent))
+    return to_device(rows, latent.device).unbind()
