@@ -32,6 +32,8 @@ Item = TypeVar("Item")
 # seconds of a call with LoRAs by row / with merged ones, until it is measured: rank 16 on CPUs
 LORA_ROWS_COST = 1.18
 EVALUATIONS = 20  # whose median pace corrects predicted seconds
+MEAN_EVALUATIONS = 100  # whose measured seconds are summed
+MAX_SLOWDOWN = 4.0  # of an evaluation in that sum
 
 
 class StageCalls:
@@ -45,6 +47,8 @@ class StageCalls:
         self._most: dict[str, int] = {}  # share key -> rows that fit into memory
         self._seconds = CallSeconds()  # by share key
         self._evaluations = CallSeconds()  # by key of evaluation
+        # predicted and measured seconds of the last evaluations
+        self._measured: deque[tuple[float, float]] = deque(maxlen=MEAN_EVALUATIONS)
         # measured / planned seconds of the last evaluations that one request ran alone
         self._paces: deque[float] = deque(maxlen=EVALUATIONS)
         # share key, rows, and whether they have LoRAs, of calls that may not be complete
@@ -79,12 +83,20 @@ class StageCalls:
 
     def ran_evaluation(self, key: str, rows: int, seconds: float) -> None:
         """Adds an evaluation of one request or several: the rows of all, and its seconds."""
-        if key:
-            self._evaluations.add(key, rows, seconds)
+        if not key:
+            return
+        if (predicted := self._evaluations.seconds(key, rows)) is not None:
+            # the first call of a form may take much longer, and is not repeated
+            self._measured.append((predicted, min(seconds, MAX_SLOWDOWN * predicted)))
+        self._evaluations.add(key, rows, seconds)
 
     def evaluation_seconds(self, key: str) -> tuple[float, ...]:
-        """Returns the seconds of evaluations with a key, by ROW_BUCKETS."""
-        return tuple(self._evaluations.seconds(key, rows) or 0.0 for rows in ROW_BUCKETS)
+        """Returns the mean seconds of evaluations with a key, by ROW_BUCKETS. Where other programs
+        disturb the device it is above the median, and several evaluations take their sum.
+        """
+        predicted = sum(one for one, _ in self._measured)
+        mean = sum(one for _, one in self._measured) / predicted if predicted else 1.0
+        return tuple(mean * (self._evaluations.seconds(key, rows) or 0.0) for rows in ROW_BUCKETS)
 
     @property
     def shares(self) -> bool:

@@ -234,6 +234,10 @@ def test_requests_that_arrive_together_begin_together(sd1: Models, costs: Path) 
         measured = dict(zip(ROW_BUCKETS, job.task.timing.evaluations[run.key], strict=True))
         assert measured != dict(zip(ROW_BUCKETS, run.seconds, strict=True))
         assert 0 < measured[1] <= measured[2] <= measured[8]
+    # of disturbed evaluations the mean counts, not the median, since a request takes their sum
+    for seconds in [1.0, 1.0, 1.0, 3.0] * 30:
+        calls.ran_evaluation("disturbed", 2, seconds)
+    assert calls.evaluation_seconds("disturbed")[1] == pytest.approx(1.5, rel=0.02)
 
 
 class Slow(Eagerly):

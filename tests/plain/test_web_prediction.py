@@ -408,6 +408,14 @@ def test_waiting_jobs_are_predicted_with_the_calls_that_they_share() -> None:
     assert ends[0] == pytest.approx(HOST + apart + HOST)
     together = 4 * TEXT + EVALUATIONS * 0.16 + 4 * VAE
     assert ends[8] == pytest.approx(HOST + together + HOST)
+    # another program slows a lone job down
+    slow = job("slow", started=clock.now)
+    forecast.know(slow, shape)
+    forecast.on_event(slow, shared("0.08"))
+    for value in range(1, EVALUATIONS // 2 + 1):
+        clock.now += 0.3
+        forecast.on_event(slow, Progress("3", value, EVALUATIONS, evaluations=True))
+    assert forecast.remaining(slow) == pytest.approx(EVALUATIONS // 2 * 0.3 + VAE + HOST)
 
 
 def queue_of(*jobs: tuple[str, float]) -> JobQueue:

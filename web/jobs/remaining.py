@@ -252,10 +252,17 @@ class RunningJobs:
         return plans[-1].device if plans else ""
 
     def left(
-        self, id: str, features: JobFeatures, predicted: float | None, elapsed: float, now: float
+        self,
+        id: str,
+        features: JobFeatures,
+        predicted: float | None,
+        elapsed: float,
+        now: float,
+        lone: bool = False,
     ) -> tuple[Calls, ...] | None:
         """Returns what is left of a job; None if nothing is known. `predicted`: seconds of the
-        whole job; `elapsed`: since its start.
+        whole job; `elapsed`: since its start. `lone`: no other job runs or waits, so that the
+        pace of the job's last reports tells most.
         """
         progress = self._jobs.get(id) or JobProgress()
         shape = self._shapes.get(features.shape)
@@ -269,6 +276,8 @@ class RunningJobs:
                     *shape.after(),
                 )
             if shape.evaluations and (rest := progress.shared):
+                if lone and (sampling := progress.sampling) is not None:
+                    rest = undivided(left(sampling[1], now - sampling[0]))
                 return (*rest, *shape.after())
             if shape.evaluations and progress.sampler in progress.ends:
                 return shape.after(now - progress.ends[progress.sampler])

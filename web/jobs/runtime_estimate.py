@@ -293,7 +293,8 @@ class Forecast:
                 )
         requests = []
         for place, job in enumerate(jobs):
-            work = self._work(job) or self._whole(job, 0.0 if job is new else UNKNOWN)
+            work = self._work(job, len(jobs) == 1)
+            work = work or self._whole(job, 0.0 if job is new else UNKNOWN)
             requests.append(self._request(job, work, place))
         found = forecast(requests, self._slots, cache(self._running.seconds_of), self._rows, BEGIN)
         predicted = Predicted(
@@ -331,13 +332,13 @@ class Forecast:
         features = self._features.get(job.id)
         return job.predicted if features is None else self._predictor.seconds(features)
 
-    def _work(self, job: Job) -> tuple[Calls, ...] | None:
-        """Returns what is left of a job; None if nothing is known."""
+    def _work(self, job: Job, lone: bool = False) -> tuple[Calls, ...] | None:
+        """Returns what is left of a job; None if nothing is known. `lone`: there is no other."""
         now, features = self._clock(), self._features.get(job.id)
         if features is None:
             return None
         elapsed, predicted = now - (job.started or now), self._predictor.seconds(features)
-        return self._running.left(job.id, features, predicted, elapsed, now)
+        return self._running.left(job.id, features, predicted, elapsed, now, lone)
 
     def _whole(self, job: Job, unknown: float) -> tuple[Calls, ...]:
         """Returns the work of a job without features, of `unknown` seconds without prediction."""
