@@ -443,10 +443,25 @@ class DeviceEngine:
                 outcome.attempts,
                 own.arrivals,
                 sum((Counter(one.calls) for one in outcome.timings.values()), Counter()),
+                self._activations_read(program, outcome.timings.values()),
             )
         )
         latent: LatentSamples = region.begin.inputs["latent_image"]
         return {**latent, "samples": outcome.samples}, {**latent, "samples": outcome.denoised}
+
+    def _activations_read(self, program: Program, timings: Iterable[Timing]) -> Mapping[str, float]:
+        """Sums what devices read from a program's template, from which later plans learn."""
+        if program.template is None or program.template.fills:
+            return {}
+        reads = [timing.activations for timing in timings]
+        found = {
+            "bytes": sum(one.bytes for one in reads),
+            "seconds": sum(one.seconds for one in reads),
+            "waited_seconds": sum(one.waited for one in reads),
+        }
+        if self.templates is not None:
+            self.templates.ran(found["bytes"], found["seconds"])
+        return found
 
     def _note_switches(self, program: Program, timings: Mapping[str, Timing]) -> None:
         known = switches(program)

@@ -255,6 +255,17 @@ class Happened:
     event: Event
 
 
+@dataclass(frozen=True, slots=True)
+class ActivationReads:
+    """Measures what a request read from its template: bytes, the seconds of reading, which other
+    work may hide, and the seconds for which evaluations waited.
+    """
+
+    bytes: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+
+
 @dataclass(slots=True)
 class Timing:
     """Holds a request's times in seconds. Time for patching weights counts toward the work that
@@ -273,6 +284,7 @@ class Timing:
     """First evaluation with each deferred LoRA in the weights, by path."""
     calls: dict[str, int] = field(default_factory=dict)
     """Numbers of recorded, replayed, concurrent, eager and shared stage calls."""
+    activations: ActivationReads = ActivationReads()
     evaluations: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """Seconds of evaluations by key, as `EvaluationRun.seconds`, from those that ran."""
     samples: dict[tuple[str, int], list[tuple[int, float]]] = field(default_factory=dict)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 from katz_graph.core.errors import KatzError
 from katz_graph.executor.templates.store import TemplateStore
@@ -21,8 +23,8 @@ from katz_graph.planner.sampling import evaluations_of, sampling_of
 from katz_graph.planner.template import TemplateRequest, template_request
 
 LEVELS = 5  # of a network's resolutions
-# assumed until `--store-link` says otherwise: bytes per second from each level of the store
-RATES: Mapping[str, float] = {"memory": 8e9, "disk": 1.5e9}
+ASSUMED_RATE = 1.5e9  # bytes per second from the store, until requests have read from it
+READS = 20  # requests whose median rate is used
 
 
 def offers_of(config: WorkerConfig) -> TemplateOffers | None:
@@ -36,7 +38,7 @@ def offers_of(config: WorkerConfig) -> TemplateOffers | None:
 
 class TemplateOffers:
     """Offers a store's templates to the planner. `dtype`: that of models; `link`: bytes per second
-    from the store, None for those of its levels.
+    from the store; None: the median of the last requests.
     """
 
     def __init__(self, store: TemplateStore, dtype: str, link: float | None = None) -> None:
@@ -44,6 +46,7 @@ class TemplateOffers:
         self._dtype, self._link = dtype, link
         self._filler = ThreadPoolExecutor(1, "katz-template-fill")
         self._filling: set[str] = set()
+        self._rates: deque[float] = deque(maxlen=READS)
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -60,7 +63,13 @@ class TemplateOffers:
             found = next(iter(self.store.templates(request.prefix)), None)
         if found is None:
             return None
-        return _offer(request, self._link or RATES[found.level], found.manifest.name)
+        rate = self._link or (median(self._rates) if self._rates else ASSUMED_RATE)
+        return _offer(request, rate, found.manifest.name)
+
+    def ran(self, size: float, seconds: float) -> None:
+        """Learns from a request that read `size` bytes in these seconds."""
+        if size > 0 and seconds > 0:
+            self._rates.append(size / seconds)
 
     def lacks(self, request: TemplateRequest) -> bool:
         """Returns whether a request would read its template, and the store has none."""
@@ -89,7 +98,7 @@ def assumed(region: Region, link: float | None) -> OfferedTemplate | str:
     none.
     """
     request = _request(region, "")
-    return request if isinstance(request, str) else _offer(request, link or RATES["disk"])
+    return request if isinstance(request, str) else _offer(request, link or ASSUMED_RATE)
 
 
 def _request(region: Region, dtype: str) -> TemplateRequest | str:

@@ -4,6 +4,7 @@ devices.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -58,6 +59,16 @@ class RunStats:
         return {
             kind: sum(sampler.calls.get(kind, 0) for sampler in self.samplers) for kind in kinds
         }
+
+    @property
+    def activations(self) -> Mapping[str, float]:
+        """Sums what all samplers read from templates: bytes, seconds, and seconds waited; empty
+        without templates.
+        """
+        total: Counter[str] = Counter()
+        for sampler in self.samplers:
+            total.update(sampler.activations)
+        return dict(total)
 
     @property
     def seconds(self) -> Mapping[str, float]:

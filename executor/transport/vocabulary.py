@@ -107,6 +107,7 @@ _CLASSES: tuple[type, ...] = (
     config.WorkerConfig,
     TemplatePlace,
     messages.Timing,
+    messages.ActivationReads,
     DeviceProgram,
     ComputeUse,
     residency.AdapterUse,

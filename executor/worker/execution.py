@@ -329,6 +329,8 @@ class Execution:
         self._done = True
         self._recorder.emit(last=True)
         self.timing.calls = dict(self._computed)
+        if self._activations is not None:
+            self.timing.activations = self._activations.use
         self.timing.evaluations = {
             run.key: self._stage_calls.evaluation_seconds(run.key)
             for run in self._outlook.runs

@@ -4,6 +4,7 @@ collects those that a request computes for a template.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Protocol
@@ -11,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from katz_graph.executor.messages import ActivationReads
 from katz_graph.executor.worker.stream import Stream, Uploaded
 from katz_graph.host.transfer import to_device
 from katz_graph.ir.program import Call, Program, Segment
@@ -67,6 +69,17 @@ class ActivationLoads:
         }
         # by evaluation and operations of a call: by layer, the output on the way
         self._loading: dict[tuple[int, tuple[str, ...]], Future[Mapping[str, Uploaded]]] = {}
+        self._reads: list[tuple[int, float]] = []  # bytes and seconds of each call's layers
+        self._waits_since: float | None = None
+        self._waited = 0.0
+
+    @property
+    def use(self) -> ActivationReads:
+        """Returns what was read so far."""
+        read = list(self._reads)
+        return ActivationReads(
+            sum(size for size, _ in read), sum(seconds for _, seconds in read), self._waited
+        )
 
     @property
     def fills(self) -> bool:
@@ -86,7 +99,14 @@ class ActivationLoads:
         if self.fills:
             return self._template.ready
         found = [self._loading.get((evaluation, call.operations)) for call in self._calls(segment)]
-        return all(one is None or one.done() for one in found)
+        there = all(one is None or one.done() for one in found)
+        now = time.perf_counter()
+        if not there and self._waits_since is None:
+            self._waits_since = now
+        elif there and self._waits_since is not None:
+            self._waited += now - self._waits_since
+            self._waits_since = None
+        return there
 
     def taken(self, call: Call, evaluation: int) -> CachedActivations | None:
         """Returns what a call reads, and releases it; None if it computes all tokens."""
@@ -122,11 +142,13 @@ class ActivationLoads:
         return [call for call in segment.calls if self._reused.get(call.operations[0])]
 
     def _read(self, operations: tuple[str, ...], evaluation: int) -> Mapping[str, Uploaded]:
-        number = self._use.numbers[evaluation]
+        number, started, size = self._use.numbers[evaluation], time.perf_counter(), 0
         found: dict[str, Uploaded] = {}
         for layer in self._reused[operations[0]]:
             parts = [self._template.read(number, operation, layer) for operation in operations]
             there = [part for part in parts if part is not None]
             if len(there) == len(parts):  # else the layer computes all tokens
                 found[layer] = self._stream.upload(there)
+                size += sum(part.nbytes for part in there)
+        self._reads.append((size, time.perf_counter() - started))
         return found

@@ -426,6 +426,7 @@ class Engine:
             tuple(context.files),
             {"total": time.perf_counter() - began, **measured.seconds},
             measured.calls,
+            measured.activations,
             Plan(tuple(measured.programs)),
             measured.provenance.approximations,
             first_seed(prepared.graph),

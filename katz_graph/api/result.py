@@ -98,6 +98,8 @@ class Result:
     """Number of stage calls that were `recorded` as CUDA graphs, `replayed`, run on two concurrent
     streams (`beside`), run `eager`, and `shared` with other runs.
     """
+    activations: Mapping[str, float]
+    """What samplers read from templates: `bytes`, `seconds` and `waited_seconds`; empty without."""
     plan: Plan
     approximations: tuple[str, ...]
     seed: int | None

@@ -128,6 +128,7 @@ def _print_result(result: Result, lines: TerminalLines, total: float, as_json: b
                     "seed": result.seed,
                     "seconds": seconds,
                     "calls": dict(result.calls),
+                    "activations": dict(result.activations),
                     "predicted_seconds": predicted,
                     "plan": result.plan.as_json(),
                     "approximations": list(result.approximations),

@@ -106,6 +106,10 @@ class Sampled:
     """Maps each deferred LoRA to the first evaluation that included it."""
     calls: Mapping[str, int] = field(default_factory=dict)
     """Number of stage calls on all devices: recorded, replayed, concurrent, eager."""
+    activations: Mapping[str, float] = field(default_factory=dict)
+    """What all devices read from a template: bytes, seconds, and seconds that evaluations waited;
+    empty without a template.
+    """
 
 
 @dataclass(frozen=True, slots=True)

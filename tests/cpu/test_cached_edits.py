@@ -5,7 +5,7 @@ do not cover.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -74,8 +74,14 @@ def edit_of(engine: Any, asked: Case, name: str, numbers: Sequence[int]) -> tupl
 
 
 def run(engine: Any, region: Region, program: Program) -> Tensor:
-    samples: Tensor = engine._carried_out(region, program, bare_context(engine))[0]["samples"]
-    return samples
+    return ran(engine, region, program)[0]
+
+
+def ran(engine: Any, region: Region, program: Program) -> tuple[Tensor, Mapping[str, float]]:
+    """Returns the final latent, and what was read from a template."""
+    context = bare_context(engine)
+    samples: Tensor = engine._carried_out(region, program, context)[0]["samples"]
+    return samples, context.measured.activations
 
 
 def full(engine: Any, asked: Case) -> Tensor:
@@ -102,9 +108,11 @@ def test_an_edit_that_sees_the_template_gives_the_full_picture(
     name = filled(engine, asked).name
     plan = edit_of(engine, asked, name, [0])
     whole = full(engine, asked)
-    assert difference(run(engine, *plan), whole) <= BOUND
+    found, read = ran(engine, *plan)
+    assert difference(found, whole) <= BOUND
     counts = engine.models.template_store.counts
-    assert counts.hits == 1 and counts.read_memory_bytes + counts.read_disk_bytes > 0
+    assert counts.hits == 1
+    assert read["bytes"] == counts.read_memory_bytes + counts.read_disk_bytes > 0
     assert engine.templates.store.drop(name)[0] == [name]
     assert torch.equal(run(engine, *plan), whole)  # every layer computes all tokens
 

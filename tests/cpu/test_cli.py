@@ -86,9 +86,10 @@ def test_a_workflow_becomes_a_picture_that_carries_it(katz: Katz, model_folder: 
         "predicted_seconds",
         "plan",
         "calls",
+        "activations",
         "approximations",
     }
-    assert data["seed"] == 7 and data["approximations"] == []
+    assert data["seed"] == 7 and data["approximations"] == [] and data["activations"] == {}
     assert data["calls"].pop("eager") > 0  # a CPU records nothing
     assert data["calls"] == {"recorded": 0, "replayed": 0, "beside": 0, "shared": 0}
     assert (
