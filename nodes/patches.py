@@ -79,7 +79,7 @@ class DifferentialDiffusion(
 
 class EditTemplate(Node, category="latent/inpaint", title="Edit Template"):
     """Says which picture masked samplers edit, and which prompts describe it. With `--allow
-    cached-edit`, layers compute the tokens under the mask, and `margin` tokens around it.
+    cached-edit`, layers compute the tokens under the mask, and of `margin` cells around it.
     """
 
     margin: Annotated[int, Field(ge=0, le=64)] = 0

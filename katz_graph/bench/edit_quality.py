@@ -29,7 +29,7 @@ from katz_graph.mini.draw import CENTRES
 from katz_graph.mini.evaluate import attributes, held_out_scenes, hints_for
 from katz_graph.mini.judge import Judge, judge, load_judge
 from katz_graph.mini.world import COLOURS, SHAPES, Scene, caption
-from katz_graph.models.active import MARGIN, active_positions
+from katz_graph.models.active import MARGIN, MAX_NOISE, active_positions
 from katz_graph.testing.miniature import (
     SIDE,
     EnginePaint,
@@ -65,10 +65,11 @@ MASKS = (Mask(0.1, 5, "small"), Mask(0.2, 7, "medium"), Mask(0.4, 10, "large"))
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Describes a network's tokens."""
+    """Describes a network's tokens and noise levels."""
 
     side: int  # cells of a token at the first level
     levels: int
+    max_noise: float  # noise level above which evaluations are full
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,8 @@ class Scale:
 
     miniatures: Mapping[str, tuple[Callable[[], Miniature], Layout]] = field(
         default_factory=lambda: {
-            "noise": (noise_miniature, Layout(1, 3)),
-            "flow": (flow_miniature, Layout(2, 1)),
+            "noise": (noise_miniature, Layout(1, 3, MAX_NOISE)),
+            "flow": (flow_miniature, Layout(2, 1, MAX_NOISE / (1 + MAX_NOISE))),
         }
     )
     edits: int = 18
@@ -173,11 +174,11 @@ class Editor:
         )
         latents = {
             "full": edited(first + 2),
-            "cached": edited(first + 2, CachedCalls(filled(), positions)),
+            "cached": edited(first + 2, self._reading(filled(), positions)),
             "other seed": edited(first + 3),
         }
         if edit.condition == "plain":
-            latents["empty caption"] = edited(first + 2, CachedCalls(filled(""), positions))
+            latents["empty caption"] = edited(first + 2, self._reading(filled(""), positions))
         outside = (edit.area == 0).expand_as(template)
         same = torch.equal(latents["full"][outside], latents["cached"][outside])
         return {way: self.paint.decoded(latent)[0] for way, latent in latents.items()}, same
@@ -193,6 +194,9 @@ class Editor:
         return miniature_region(
             self.paint.miniature, text, seed, control, loras, self.steps, **options
         )
+
+    def _reading(self, template: Template, positions: Mapping[int, Tensor]) -> CachedCalls:
+        return CachedCalls(template, positions, self.layout.max_noise)
 
     def _latent(self, region: Region, compute: Computing | None = None) -> Tensor:
         self.engine.models.compute = compute or Eagerly()

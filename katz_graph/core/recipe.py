@@ -392,7 +392,7 @@ Conditioning = tuple[ConditioningEntry, ...]
 @dataclass(frozen=True, slots=True)
 class EditTemplate:
     """Describes the picture that masked requests edit: its latent, as nodes pass it, and the texts
-    that describe it. `margin`: tokens around the mask that are computed too.
+    that describe it. `margin`: cells around the mask whose tokens are computed too.
     """
 
     latent: Picture  # [B, C, h, w]

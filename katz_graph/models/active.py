@@ -86,6 +86,9 @@ def collected(layers: Layers | None) -> tuple[dict[str, Tensor], ...]:
 BUCKET = 64  # numbers of active tokens are multiples of it, so that recorded calls recur
 BUCKETS = 16  # least number of multiples up to all tokens of a level; smaller levels round less
 MARGIN = 2  # cells: with 0, small edits differ too much from full computation (`katz bench edit`)
+# σ / α, see `Path.relative`: at higher noise levels layers compute all tokens, because what they
+# compute outside the mask depends on the template's noise
+MAX_NOISE = 15.0
 
 
 def active_positions(

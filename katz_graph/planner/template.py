@@ -50,7 +50,7 @@ class TemplateRequest:
     exact: bool  # only this name will do, because the request says what the template is
     fills: Region  # computes the activations
     mask: Tensor  # [B, 1, h, w], of the request's latent
-    margin: int  # tokens around the mask that are computed too
+    margin: int  # cells around the mask whose tokens are computed too
     sigmas: tuple[float, ...]  # the noise levels
     numbers: tuple[int, ...]  # by evaluation: its noise level
     details: Mapping[str, str]  # readable parts of the key

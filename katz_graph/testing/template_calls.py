@@ -5,6 +5,7 @@ computes both branches of guidance in one call.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,14 +50,18 @@ class CollectingCalls(Eagerly):
 
 
 class CachedCalls(Eagerly):
-    """Gives each layer its output for a template; computes active tokens only."""
+    """Gives each layer its output for a template; computes active tokens only. Evaluations at noise
+    levels above `max_level` compute all tokens.
+    """
 
-    def __init__(self, template: Template, positions: Mapping[int, Tensor]) -> None:
+    def __init__(
+        self, template: Template, positions: Mapping[int, Tensor], max_level: float = math.inf
+    ) -> None:
         super().__init__()
-        self._template, self._positions = template, positions
+        self._template, self._positions, self._max_level = template, positions, max_level
 
     def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
-        if of_network(stage):
+        if of_network(stage) and _level(given) <= self._max_level:
             cached = CachedActivations(self._positions, self._template[_level(given)])
             given = {**given, "activations": cached}
         return super().__call__(stage, module, given)

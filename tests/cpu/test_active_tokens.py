@@ -199,7 +199,7 @@ def far(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max() / (other.max() - other.min()))
 
 
-@pytest.mark.parametrize(("side", "margin", "bucket"), [(1, 0, 4), (2, 1, 1), (2, 2, 4)])
+@pytest.mark.parametrize(("side", "margin", "bucket"), [(1, 0, 4), (2, 1, 1), (2, 3, 4)])
 def test_tokens_under_the_mask_or_near_it_are_active(side: int, margin: int, bucket: int) -> None:
     height, width, levels = 17, 30, 3
     mask = torch.zeros(4, 1, height, width)  # the first row is empty, the last full
@@ -212,9 +212,9 @@ def test_tokens_under_the_mask_or_near_it_are_active(side: int, margin: int, buc
         rows, columns = -(-height // cells), -(-width // cells)
         wanted: list[set[int]] = [set() for _ in mask]
         for row, _, y, x in (mask > 0).nonzero().tolist():
-            for down in range(max(0, y // cells - margin), min(rows, y // cells + margin + 1)):
-                near = range(max(0, x // cells - margin), min(columns, x // cells + margin + 1))
-                wanted[row] |= {down * columns + across for across in near}
+            near = range(max(0, x - margin), min(width, x + margin + 1))
+            for down in range(max(0, y - margin), min(height, y + margin + 1)):
+                wanted[row] |= {down // cells * columns + across // cells for across in near}
         positions = found[rows * columns]
         assert [set(row) for row in positions.tolist()[1:]] == wanted[1:]
         alone = active_positions(mask[1:3], side, levels, margin, bucket)[rows * columns]
