@@ -103,14 +103,14 @@ def assumed(region: Region, link: float | None) -> OfferedTemplate | str:
 
 def _request(region: Region, dtype: str) -> TemplateRequest | str:
     spec, table = sampling_of(region.begin)
-    return template_request(region, evaluations_of(spec, table), dtype)
+    return template_request(region, evaluations_of(spec, table), table.path, dtype)
 
 
 def _offer(request: TemplateRequest, link: float, name: str = "") -> OfferedTemplate:
     """Returns the offer of a template. `name` is empty if it is only assumed."""
     positions = active_positions(request.mask, 1, LEVELS, request.margin)
     return OfferedTemplate(
-        frozenset(range(len(request.numbers))),
+        frozenset(index for index, number in enumerate(request.numbers) if number >= 0),
         {tokens: one.shape[1] for tokens, one in positions.items()},
         link,
         use=TemplateUse(name, request.numbers, positions) if name else None,

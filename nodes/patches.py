@@ -82,7 +82,7 @@ class EditTemplate(Node, category="latent/inpaint", title="Edit Template"):
     cached-edit`, layers compute the tokens under the mask, and of `margin` cells around it.
     """
 
-    margin: Annotated[int, Field(ge=0, le=64)] = 0
+    margin: Annotated[int, Field(ge=0, le=64)] = 2
 
     def run(
         self, model: Model, latent: Latent, positive: Conditioning, negative: Conditioning

@@ -608,17 +608,19 @@ class Execution:
         if self._activations is None or call.operations[0] not in self.program.reused:
             return {}
         if self._activations.fills:
-            return {"collects": True}
-        return {"activations": self._activations.taken(call, self._evaluation)}
+            return {"collects": True} if self._activations.covers(self._evaluation) else {}
+        found = self._activations.taken(call, self._evaluation)
+        return {} if found is None else {"activations": found}
 
     def _collect(self, call: Call, outputs: Outputs) -> None:
-        """Passes a call's activations to the template that the request fills."""
-        if self._activations is None or not self._activations.fills:
+        """Passes the outputs of a call that collects to the template that the request fills."""
+        activations = self._activations
+        if activations is None or not (activations.fills and activations.covers(self._evaluation)):
             return
         for name in call.operations:
             if name in self.program.reused:
                 found = self._now.resolve(Ref(name, len(outputs) - 1))
-                self._activations.collect(name, self._evaluation, found)
+                activations.collect(name, self._evaluation, found)
 
     def _measured_from(self) -> float:
         """Returns the current time; synchronizes the device first if calls are timed separately."""

@@ -85,6 +85,10 @@ class ActivationLoads:
     def fills(self) -> bool:
         return self._use.fills
 
+    def covers(self, evaluation: int) -> bool:
+        """Returns whether the template has the noise level of an evaluation."""
+        return self._use.numbers[evaluation] >= 0
+
     def load(self, segment: Segment, evaluation: int) -> None:
         """Starts reading what the calls of a segment need in an evaluation."""
         for call in self._calls(segment):

@@ -251,6 +251,11 @@ class Program:
     runs: tuple[EvaluationRun, ...] = ()  # emit: of all evaluations
 
 
+def reads_template(program: Program, evaluation: int) -> bool:
+    """Returns whether layers read the template in an evaluation, if any do."""
+    return program.template is None or program.template.numbers[evaluation] >= 0
+
+
 class Instances:
     """Resolves a value of an evaluation to its instance: follows loop-carried slots back to the
     evaluation that computed the value. The simulator, `emit` and workers share this code.

@@ -13,7 +13,8 @@ class TemplateUse:
     """Describes a request's template: a latent whose activations a store has, or receives."""
 
     key: str  # of the template in the store
-    numbers: tuple[int, ...]  # by evaluation: number of its noise level among the template's
+    # by evaluation: number of its noise level among the template's; -1: all tokens are computed
+    numbers: tuple[int, ...]
     # by number of tokens of a level: positions [B, A] of the active tokens
     positions: Mapping[int, Any] = field(default_factory=dict)
     fills: bool = False  # the request computes the activations and passes them to the store

@@ -14,7 +14,14 @@ from typing import Any
 
 from katz_graph.core.recipe import ModelRecipe, digest
 from katz_graph.ir.device import ROW_BUCKETS
-from katz_graph.ir.program import Call, EvaluationRun, Program, Variant, evaluation_key
+from katz_graph.ir.program import (
+    Call,
+    EvaluationRun,
+    Program,
+    Variant,
+    evaluation_key,
+    reads_template,
+)
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
@@ -81,7 +88,7 @@ def share_key(program: Program, variant: Variant, call: Call, views: Views) -> s
         cells,
         forms,
         () if stage.repeats else tokens,
-        *_reused(program, operation),
+        *_reused(program, variant, operation),
     )
     return digest(key)[:16]
 
@@ -123,12 +130,13 @@ def _seconds(program: Program, call: Call, more: float) -> float:
     return full * (program.reuse.computed.get(name, 1.0) if program.reuse else 1.0)
 
 
-def _reused(program: Program, operation: Operation) -> tuple[Any, ...]:
+def _reused(program: Program, variant: Variant, operation: Operation) -> tuple[Any, ...]:
     """Returns the layers that read a template, and the numbers of active tokens; nothing if all
     layers compute all tokens.
     """
     layers = program.reused.get(operation.id)
-    if not layers or program.reuse is None:
+    reads = reads_template(program, variant.evaluations[0])
+    if not layers or program.reuse is None or not reads:
         return ()
     return layers, tuple(sorted(program.reuse.active.items()))
 

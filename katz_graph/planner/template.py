@@ -30,8 +30,10 @@ from katz_graph.core.recipe import (
 )
 from katz_graph.ir.program import EvaluationPoint
 from katz_graph.ir.region import Operation, Region
+from katz_graph.models.active import MARGIN, MAX_NOISE
 from katz_graph.models.stages import NODE
 from katz_graph.sampling.areas import fit_mask
+from katz_graph.sampling.path import Path
 
 OWN_TEXT = "positive"  # prefix of the operations whose texts a template need not have
 ENCODING = "encoding"  # field of a ConditioningEntry
@@ -51,15 +53,17 @@ class TemplateRequest:
     fills: Region  # computes the activations
     mask: Tensor  # [B, 1, h, w], of the request's latent
     margin: int  # cells around the mask whose tokens are computed too
-    sigmas: tuple[float, ...]  # the noise levels
-    numbers: tuple[int, ...]  # by evaluation: its noise level
+    sigmas: tuple[float, ...]  # the template's noise levels
+    numbers: tuple[int, ...]  # by evaluation: its noise level; -1: all tokens are computed
     details: Mapping[str, str]  # readable parts of the key
 
 
 def template_request(
-    region: Region, schedule: Sequence[EvaluationPoint], dtype: str
+    region: Region, schedule: Sequence[EvaluationPoint], path: Path, dtype: str
 ) -> TemplateRequest | str:
-    """Returns the template of a request, or the reason why it has none. `dtype`: the model's."""
+    """Returns the template of a request, or the reason why it has none. `path`: of the noise
+    levels; `dtype`: the model's.
+    """
     begin = region.begin
     latent: Mapping[str, Any] = begin.inputs["latent_image"]
     given: EditTemplate | None = region.template
@@ -67,7 +71,8 @@ def template_request(
         return why
     mask = fit_mask(latent["noise_mask"], latent["samples"].float())
     samples = latent["samples"] if given is None else _fitted(given, latent["samples"])
-    sigmas = tuple(dict.fromkeys(point.sigma for point in schedule))
+    every = dict.fromkeys(point.sigma for point in schedule)
+    sigmas = tuple(sigma for sigma in every if not _is_noise(sigma, path))
     read = {operation.id for operation in _read_by_network(region)}
     operations = tuple(
         _of_template(operation, samples, mask, given) if operation.id in read else operation
@@ -93,18 +98,24 @@ def template_request(
     facts = begin.inputs["model"], tensor_digest(samples), sigmas, dtype, described
     prefix = digest(facts)[:DIGITS]
     name = f"{prefix}-{digest(texts)[:DIGITS]}"
-    numbers = tuple(sigmas.index(point.sigma) for point in schedule)
+    known = {sigma: number for number, sigma in enumerate(sigmas)}
+    numbers = tuple(known.get(point.sigma, -1) for point in schedule)
     return TemplateRequest(
         prefix,
         name,
         given is not None,
         fills,
         mask,
-        0 if given is None else given.margin,
+        MARGIN if given is None else given.margin,
         sigmas,
         numbers,
         _details(begin.inputs["model"], samples, sigmas, dtype, texts),
     )
+
+
+def _is_noise(sigma: float, path: Path) -> bool:
+    """Returns whether hardly anything of the picture shows at a noise level."""
+    return float(path.relative(torch.tensor(sigma, dtype=torch.float64))) > MAX_NOISE
 
 
 def _details(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.events import Sampled
+from katz_graph.core.patches import DiscreteSampling
 from katz_graph.core.recipe import EditTemplate, Picture
 from katz_graph.core.shared_rows import SharedRows
 from katz_graph.executor.planning import Choices
@@ -192,6 +193,18 @@ def test_templates_are_found_by_all_but_seed_mask_guidance_and_positive_prompt(
     prefixes = [one.prefix for one in others if isinstance(one, TemplateRequest)]
     assert len({first.prefix, *prefixes}) == 1 + len(others)
     assert asked_for(mask=None) == "the latent has no mask"
+
+
+def test_levels_of_noise_are_computed_in_full(engine: Any, sdxl: Models, latent: Tensor) -> None:
+    """Zero terminal SNR begins at noise, where activations depend on the template's noise."""
+    region = sampler_region(replace(case(sdxl, latent), denoise=1.0))
+    patch = DiscreteSampling("v_prediction", zero_terminal_snr=True)
+    begin = region.begin.inputs
+    model = begin["model"].with_patch(patch)
+    region = replace(region, begin=replace(region.begin, inputs={**begin, "model": model}))
+    found = engine.templates.request(region)
+    assert found.numbers[0] == -1 and found.numbers[-1] == len(found.sigmas) - 1
+    assert len(found.sigmas) + found.numbers.count(-1) == STEPS
 
 
 def test_an_edit_template_names_latent_and_texts(engine: Any, sdxl: Models, latent: Tensor) -> None:

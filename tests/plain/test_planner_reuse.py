@@ -140,6 +140,22 @@ def test_devices_load_over_their_own_links() -> None:
     assert seconds(two) == pytest.approx(seconds(one) / 2, rel=0.1)
 
 
+def test_evaluations_that_the_template_lacks_are_computed_in_full() -> None:
+    plain, every, some = (
+        planned(template)
+        for template in (None, offered(), offered(evaluations=frozenset(range(2, EVALUATIONS))))
+    )
+    covered, full = some.variants
+    assert full.evaluations == (0, 1) and covered.evaluations == tuple(range(2, EVALUATIONS))
+    full_seconds = [call.seconds for call in some.calls[1]]
+    assert full_seconds == pytest.approx([call.seconds for call in plain.calls[0]])
+    assert sum(call.seconds for call in some.calls[0]) == pytest.approx(
+        sum(call.seconds for call in every.calls[0])
+    )
+    assert plain.prediction and every.prediction and some.prediction
+    assert every.prediction.planned < some.prediction.planned < plain.prediction.planned
+
+
 def test_only_edits_of_one_choice_share_calls() -> None:
     programs = [
         planned(template)
@@ -161,7 +177,7 @@ def test_only_edits_of_one_choice_share_calls() -> None:
         (offered(active={TOKENS: 33, 16: 4}), "52% of the tokens are active, more than half"),
         (offered(60 * MS), "less than 2%"),
         (offered(layers=frozenset()), "the template has none of the network's layers"),
-        (offered(evaluations=frozenset(range(8))), "the template lacks evaluations 8, 9"),
+        (offered(evaluations=frozenset()), "all evaluations are at noise levels that are computed"),
     ],
 )
 def test_plans_name_the_reason_for_full_computation(template: OfferedTemplate, why: str) -> None:

@@ -12,7 +12,14 @@ from typing import Any
 
 from katz_graph.core.recipe import Component, Lora, ModelRecipe
 from katz_graph.files.urls import shown
-from katz_graph.ir.program import PRESENT, Instance, Instances, Instruction, Program
+from katz_graph.ir.program import (
+    PRESENT,
+    Instance,
+    Instances,
+    Instruction,
+    Program,
+    reads_template,
+)
 from katz_graph.ir.region import Operation, Ref
 from katz_graph.planner.queries import adapters, weight_sets
 from katz_graph.planner.report.explain import predict, profile_note, reading_notes
@@ -135,6 +142,8 @@ class _Lists:
 
     def _loads(self, device: str, index: int) -> Iterator[Instruction]:
         """Yields instructions that start reading an evaluation's activations of a template."""
+        if not reads_template(self._program, index):
+            return
         for segment in self._segments[self._instances.variant(index).name]:
             operations = [name for call in segment.calls for name in call.operations]
             if segment.device == device and not self._program.reused.keys().isdisjoint(operations):

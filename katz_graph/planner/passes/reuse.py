@@ -46,11 +46,12 @@ def reuse(program: Program, template: OfferedTemplate | None, count: CountLayers
     if reason:
         unread = Reuse(before.period, active=template.active, why_not=reason)
         return replace(program, reuse=unread)
+    whole, program = program, _apart(program, template.evaluations)
     layers = _Layers(program, template, count)
     every = layers.chosen(lambda times: (True,) * len(times.layers))
     if not every.reused:
         why = "the template has none of the network's layers"
-        return replace(program, reuse=Reuse(before.period, active=template.active, why_not=why))
+        return replace(whole, reuse=Reuse(before.period, active=template.active, why_not=why))
     # the first evaluation has no loads ahead, so plans for shorter leads may be better
     found = (layers.chosen(partial(_best, share=share)) for share in LEADS)
     choices = [*{tuple(one.reused.items()): one for one in found}.values(), every]
@@ -68,7 +69,7 @@ def reuse(program: Program, template: OfferedTemplate | None, count: CountLayers
             active=template.active,
             why_not=why,
         )
-        return replace(program, reuse=unused)
+        return replace(whole, reuse=unused)
     report = replace(
         _reported(choices[best]),
         full=before.period,
@@ -77,6 +78,18 @@ def reuse(program: Program, template: OfferedTemplate | None, count: CountLayers
         layers=all_cached.cached_layers,
     )
     return replace(choices[best], reuse=report, template=template.use)
+
+
+def _apart(program: Program, covered: frozenset[int]) -> Program:
+    """Divides each kind of evaluation into those that the template covers, and the others."""
+    found = []
+    for variant, tree, calls in zip(program.variants, program.trees, program.calls, strict=True):
+        for name, reads in ((variant.name, True), (f"{variant.name}-full", False)):
+            those = tuple(one for one in variant.evaluations if (one in covered) == reads)
+            if those:
+                found.append((replace(variant, name=name, evaluations=those), tree, calls))
+    variants, trees, every = zip(*found, strict=True)
+    return replace(program, variants=variants, trees=trees, calls=every)
 
 
 def _best(times: EvaluationTimes, share: float) -> tuple[bool, ...]:
@@ -139,10 +152,8 @@ def _why_in_full(program: Program, template: OfferedTemplate) -> str:
     share = active_share(template.active)
     if share > MAX_ACTIVE_SHARE:
         return f"{share:.0%} of the tokens are active, more than half"
-    missing = [
-        str(point.index) for point in program.schedule if point.index not in template.evaluations
-    ]
-    return f"the template lacks evaluations {', '.join(missing)}" if missing else ""
+    covered = any(point.index in template.evaluations for point in program.schedule)
+    return "" if covered else "all evaluations are at noise levels that are computed in full"
 
 
 def _may_read(program: Program, operation: Operation) -> bool:
@@ -279,12 +290,13 @@ class _Layers:
 
     def _line(self, variant: Variant, calls: Sequence[Call]) -> _Line:
         operations = {operation.id: operation for operation in variant.operations}
+        covered = variant.evaluations[0] in self._template.evaluations
         slots: list[_Slot] = []
         ends: list[tuple[int, float]] = []
         rest = 0.0  # seconds since the last slot
         for call in calls:
             operation = operations[call.operations[0]]
-            if call.seconds and _may_read(self._program, operation):
+            if covered and call.seconds and _may_read(self._program, operation):
                 rest = self._extend(slots, call, operation, rest)
             else:
                 rest += call.seconds

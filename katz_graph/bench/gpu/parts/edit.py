@@ -35,7 +35,7 @@ from katz_graph.bench.result import BenchResult
 from katz_graph.executor.worker.stream import stream_of
 from katz_graph.ir.values import CachedActivations
 from katz_graph.kernels.attention import attention_order
-from katz_graph.models.active import Layers, active_positions
+from katz_graph.models.active import MARGIN, Layers, active_positions
 from katz_graph.models.stages import Sized
 from katz_graph.testing.random_models import Kind, usual, usual_kind
 
@@ -124,7 +124,7 @@ def _positions(setting: Setting, sizes: Sized, share: float) -> Mapping[int, Ten
     mask = torch.zeros(sizes.batch, 1, sizes.height, sizes.width)
     edge = max(1, round(share**0.5 * sizes.height))
     mask[..., :edge, :edge] = 1
-    found = active_positions(mask, 1, LEVELS)
+    found = active_positions(mask, 1, LEVELS, MARGIN)
     return {tokens: one.to(setting.device) for tokens, one in found.items()}
 
 
