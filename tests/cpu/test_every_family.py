@@ -185,6 +185,7 @@ READ_A_MODEL = {
     "BetaSamplingScheduler",
     "DiffusersSampler",
     "DiffusersStepBegin",
+    "EditTemplate",
     "KSampler",
     "KSamplerAdvanced",
     "SDTurboScheduler",
@@ -356,6 +357,18 @@ def test_all_samplers_mix_the_picture_with_noise_of_their_level(family: Setting)
     assert_same(family.samples("KSamplerAdvanced", **asked(family, **knobs)), expected)
     levels = torch.tensor(sigmas)
     assert_same(family.samples("SamplerCustom", **custom(family, levels)), expected)
+
+
+def test_an_edit_template_changes_nothing_unless_cached_edits_are_allowed(family: Setting) -> None:
+    sigmas = family.levels(8, first=4)
+    expected = family.painted(family.picture(), family.noise(), sigmas)
+    inputs = asked(family, seed=SEED, denoise=0.5, model=Link("template", 0))
+    texts = {"positive": family.texts["positive"], "negative": family.texts["positive"]}
+    template = {"model": family.model, "latent": {"samples": family.picture()}, **texts}
+    found = family.run(
+        {"template": NodeCall("EditTemplate", template), "out": NodeCall("KSampler", inputs)}
+    )
+    assert_same(found["samples"], expected)
 
 
 @pytest.mark.defect(2)

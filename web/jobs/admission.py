@@ -8,7 +8,7 @@ import asyncio
 import math
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from katz_graph.core.errors import DiskFull, KatzError, RunError
@@ -175,8 +175,7 @@ class Admission:
         try:
             if self._end_of(job) <= time_left:
                 return
-            # how long it would take after all other jobs with due times
-            wait = max(0.0, self._end_of(replace(job, due=job.deadline + FAR_S)) - own)
+            wait = max(0.0, self._end_after_earlier(job) - own)
         finally:
             self._forecast.forget(job)
         if wait + own > time_left:
@@ -190,6 +189,20 @@ class Admission:
         """Predicts the seconds until a new job ends."""
         waiting = [*self._dispatcher.later, *self._dispatcher.queue.with_new(new)]
         return self._forecast.predict(self._dispatcher.served, waiting, new).ends[new.id]
+
+    def _end_after_earlier(self, new: Job) -> float:
+        """Predicts the seconds until a new job ends that runs after those that are due before it,
+        although it may be late then.
+        """
+        due = new.due or math.inf
+
+        def before(jobs: Iterable[Job]) -> list[Job]:
+            return [one for one in jobs if one is last or one.due is None or one.due <= due]
+
+        last = replace(new, due=due + FAR_S)
+        waiting = [*self._dispatcher.later, *self._dispatcher.queue.with_new(last)]
+        served = before(self._dispatcher.served)
+        return self._forecast.predict(served, before(waiting), last).ends[new.id]
 
     def _earlier(self, earlier: Submitted, submission: Submission) -> Job:
         if earlier.job is not None:
