@@ -8,6 +8,8 @@ shift
 folder=$(mktemp -d)
 servers=
 trap 'kill $servers; wait $servers 2> /dev/null; rm -rf "$folder"' EXIT
+# Measures the devices before servers use them, or plans of busy and of idle moments differ, and so do roundings.
+"$katz" profile --devices 'cpu*2' > "$folder/profile"
 ports=$(seq "$KATZ_PORT" $((KATZ_PORT + ${KATZ_SERVERS:-1} - 1)))
 for port in $ports; do
   own=$folder/$port
