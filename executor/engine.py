@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -51,7 +50,7 @@ from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.measure.survey import assume, survey
 from katz_graph.executor.messages import Timing
 from katz_graph.executor.planning import Choices, check_reachable, plan_region
-from katz_graph.executor.template_offers import TemplateOffers, filling, offers_of, unread
+from katz_graph.executor.template_offers import TemplateOffers, filling, offers_of
 from katz_graph.executor.turns.affinity import Claim, claim_seats
 from katz_graph.executor.turns.due_lock import DueLock
 from katz_graph.executor.worker.config import WorkerConfig
@@ -318,11 +317,8 @@ class DeviceEngine:
 
     def _planned(self, region: Region, target: Target, after: str = "emit") -> Program:
         """Compiles a region. Raises RunError if all devices of a stage are lost."""
-        offered = self._offered(region, target)
-        template = None if isinstance(offered, str) else offered
+        template = self._offered(region, target)
         program = plan_region(region, target, self.counts, after, self.lora_levels.level, template)
-        if isinstance(offered, str):
-            program = unread(program, offered)
         check_reachable(
             (operation.stage for operation in (*region.operations, *program.before)),
             self.choices.unplaceable,
@@ -391,9 +387,7 @@ class DeviceEngine:
         allowed = CACHED_EDIT in program.target.allowed
         if self.templates is None or program.template or not (allowed and self.fills_templates):
             return
-        request = self.templates.request(region)
-        if not isinstance(request, str) and self.templates.lacks(request):
-            self.templates.fill_later(request, partial(self.fill_template, request, context))
+        self.templates.fill_later(region, lambda request: self.fill_template(request, context))
 
     def fill_template(self, request: TemplateRequest, context: Context) -> None:
         """Computes a template's activations on one device, after all requests there."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.provenance import CACHED_EDIT
 from katz_graph.ir.region import Region
-from katz_graph.ir.reuse import OfferedTemplate
+from katz_graph.ir.reuse import OfferedTemplate, Reuse
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.family import families
 
@@ -81,11 +81,11 @@ def plan_region(
     counts: Counts | None = None,
     after: str = "emit",
     profiled: Profiled | None = None,
-    template: OfferedTemplate | None = None,
+    template: OfferedTemplate | str | None = None,
 ) -> Program:
     """Compiles a region without running it. `counts`: the known work of models; `profiled` returns
     the noise level above which steps can omit a LoRA; `template`: whose activations layers may
-    read. Raises InputError for errors in the region.
+    read, or the reason why there is none. Raises InputError for errors in the region.
     """
     from katz_graph.adapters.encoders import taken_by_texts
     from katz_graph.models.text.recipe import length
@@ -109,10 +109,13 @@ def plan_region(
         profiled=profiled or no_profile,
         taken_by_texts=taken_by_texts,
         unprepared=partial(unprepared_blocks, counts=counts),
-        template=template,
+        template=None if isinstance(template, str) else template,
         count_layers=partial(count_layers, value_bytes=value_bytes, counts=counts),
     )
-    return compile_region(region, known, target, after)
+    program = compile_region(region, known, target, after)
+    if isinstance(template, str):
+        program = replace(program, reuse=Reuse(0.0, why_not=template))
+    return program
 
 
 def region_planner(
@@ -122,16 +125,13 @@ def region_planner(
     the templates of edits are filled, and readable at `template_link` bytes per second.
     """
     from katz_graph.executor.measure.lora_levels import LoraLevels
-    from katz_graph.executor.template_offers import assumed, unread
+    from katz_graph.executor.template_offers import assumed
 
     counts, levels = Counts(store), LoraLevels(store)
 
     def planned(region: Region) -> Program:
-        edits = CACHED_EDIT in target.allowed
-        offered = assumed(region, template_link) if edits else None
-        template = None if isinstance(offered, str) else offered
-        program = plan_region(region, target, counts, after, levels.level, template)
-        return unread(program, offered) if isinstance(offered, str) else program
+        template = assumed(region, template_link) if CACHED_EDIT in target.allowed else None
+        return plan_region(region, target, counts, after, levels.level, template)
 
     return planned
 

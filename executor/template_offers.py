@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,18 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from katz_graph.core.errors import KatzError
+from katz_graph.core.errors import Cancelled, KatzError
+from katz_graph.core.messages import first_line
 from katz_graph.executor.templates.store import TemplateStore
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
-from katz_graph.ir.reuse import OfferedTemplate, Reuse, TemplateUse
+from katz_graph.ir.reuse import OfferedTemplate, TemplateUse
 from katz_graph.models.active import active_positions
 from katz_graph.planner.passes.reuse import MAX_ACTIVE_SHARE
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.sampling import evaluations_of, sampling_of
 from katz_graph.planner.template import TemplateRequest, template_request
 
+log = logging.getLogger("katz_graph")
+
+DIGITS = 12  # of a template's name, in messages
 LEVELS = 5  # of a network's resolutions
 ASSUMED_RATE = 1.5e9  # bytes per second from the store, until requests have read from it
 READS = 20  # requests whose median rate is used
@@ -45,9 +49,8 @@ class TemplateOffers:
         self.store = store
         self._dtype, self._link = dtype, link
         self._filler = ThreadPoolExecutor(1, "katz-template-fill")
-        self._filling: set[str] = set()
+        self._refused: set[str] = set()  # names that a fill did not store
         self._rates: deque[float] = deque(maxlen=READS)
-        self._lock = threading.Lock()
 
     def close(self) -> None:
         self._filler.shutdown(wait=False, cancel_futures=True)
@@ -71,26 +74,26 @@ class TemplateOffers:
         if size > 0 and seconds > 0:
             self._rates.append(size / seconds)
 
-    def lacks(self, request: TemplateRequest) -> bool:
-        """Returns whether a request would read its template, and the store has none."""
-        return float(request.mask.mean()) <= MAX_ACTIVE_SHARE and self.offered(request) is None
+    def fill_later(self, region: Region, fill: Callable[[TemplateRequest], None]) -> None:
+        """Fills the template that a request would have read, after those asked for before, if the
+        store has none. A template that a fill did not store is not tried again.
+        """
+        self._filler.submit(self._filled, region, fill)
 
-    def fill_later(self, request: TemplateRequest, fill: Callable[[], None]) -> None:
-        """Fills a template after the templates asked for before; once only."""
-        with self._lock:
-            if request.name in self._filling:
-                return
-            self._filling.add(request.name)
-        self._filler.submit(self._filled, request.name, fill)
-
-    def _filled(self, name: str, fill: Callable[[], None]) -> None:
+    def _filled(self, region: Region, fill: Callable[[TemplateRequest], None]) -> None:
+        request = self.request(region)
+        if isinstance(request, str) or request.name in self._refused:
+            return
+        if float(request.mask.mean()) > MAX_ACTIVE_SHARE or self.offered(request) is not None:
+            return
         try:
-            fill()
-        except KatzError:
-            pass  # the next request tries again
-        finally:
-            with self._lock:
-                self._filling.discard(name)
+            fill(request)
+        except Cancelled:
+            return
+        except KatzError as error:
+            log.warning("template %s is not filled: %s", request.name[:DIGITS], first_line(error))
+        if self.store.find(request.name) is None:
+            self._refused.add(request.name)
 
 
 def assumed(region: Region, link: float | None) -> OfferedTemplate | str:
@@ -127,8 +130,3 @@ def filling(program: Program, request: TemplateRequest) -> Program:
     }
     use = TemplateUse(request.name, request.numbers, fills=True, details=request.details)
     return replace(program, template=use, reused=collects)
-
-
-def unread(program: Program, why: str) -> Program:
-    """Returns a program that says why it reads no template."""
-    return replace(program, reuse=Reuse(0.0, why_not=why)) if program.reuse is None else program

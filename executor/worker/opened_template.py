@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
 from contextlib import ExitStack
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor
 
+from katz_graph.core.messages import first_line
 from katz_graph.executor.templates.store import Fill, TemplateStore
 from katz_graph.executor.worker.stream import Reading, Stream
 from katz_graph.executor.worker.template_loads import Template
+from katz_graph.ir.region import local_name
 from katz_graph.ir.reuse import TemplateUse
+
+log = logging.getLogger("katz_graph")
 
 PENDING = 2  # noise levels whose activations may wait for being stored
 
@@ -31,8 +37,8 @@ def open_template(
 
 
 def layer_name(operation: str, layer: str) -> str:
-    """Names the tensor of an operation's layer in a store."""
-    return f"{operation}/{layer}"
+    """Names the tensor of an operation's layer in a store, alike for all workflows."""
+    return f"{local_name(operation)}/{layer}"
 
 
 class ReadTemplate:
@@ -52,7 +58,12 @@ class ReadTemplate:
         name = layer_name(operation, layer)
         if self._found is None or name not in self._found.layers(number):
             return None
-        return self._found.read(number, name)
+        try:
+            return self._found.read(number, name)
+        except (OSError, SafetensorError) as error:
+            log.warning("a template cannot be read any more: %s", first_line(error))
+            self._found = None
+            return None
 
     def write(self, number: int, operation: str, outputs: Mapping[str, Tensor]) -> None:
         raise AssertionError("a request that reads a template fills none")

@@ -63,9 +63,12 @@ class ActivationLoads:
         self._use: TemplateUse = program.template
         self._reused, self._template = program.reused, template
         self._stream, self._threads, self._wake = stream, threads, wake
+        # by number of operations of a call, and number of tokens of a level
         self._positions = {
-            tokens: to_device(positions, device)
-            for tokens, positions in self._use.positions.items()
+            1: {
+                tokens: to_device(positions, device)
+                for tokens, positions in self._use.positions.items()
+            }
         }
         # by evaluation and operations of a call: by layer, the output on the way
         self._loading: dict[tuple[int, tuple[str, ...]], Future[Mapping[str, Uploaded]]] = {}
@@ -118,12 +121,15 @@ class ActivationLoads:
         if future is None:
             return None
         outputs = {layer: uploaded() for layer, uploaded in future.result().items()}
-        members = len(call.operations)
-        positions = {
-            tokens: one if members == 1 else one.repeat(members, 1)
-            for tokens, one in self._positions.items()
-        }
-        return CachedActivations(positions, outputs)
+        return CachedActivations(self._positions_of(len(call.operations)), outputs)
+
+    def _positions_of(self, members: int) -> Mapping[int, Tensor]:
+        if members not in self._positions:
+            alone = self._positions[1]
+            self._positions[members] = {
+                tokens: one.repeat(members, 1) for tokens, one in alone.items()
+            }
+        return self._positions[members]
 
     def collect(self, operation: str, evaluation: int, outputs: Mapping[str, Tensor]) -> None:
         """Passes the outputs of an operation's layers to the template."""

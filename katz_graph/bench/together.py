@@ -32,17 +32,17 @@ from katz_graph.bench.result import BenchResult
 from katz_graph.core.errors import InputError
 from katz_graph.core.shared_rows import ALONE, SharedRows
 from katz_graph.executor.calls.batching import merge
-from katz_graph.executor.calls.computing import Eagerly, StageCall
+from katz_graph.executor.calls.computing import StageCall
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import MINI
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
-from katz_graph.models.stages import Outputs
 from katz_graph.testing.plain_loop import Case
 from katz_graph.testing.random_models import kinds, make_pipeline
 from katz_graph.testing.requests import bare_context, local_engine, sample, sampler_region
 from katz_graph.testing.server_process import processor_seconds
+from katz_graph.testing.template_calls import NotedCalls
 
 JOBS, MAX_ROWS = 4, 8
 SHARE_OF_BARE, MAX_LONE = 0.85, 1.02
@@ -244,24 +244,12 @@ def _seconds(engine: DeviceEngine, programs: Sequence[Program], at_once: bool) -
         return processor_seconds(pid) - before
 
 
-class _Noting(Eagerly):
-    """Notes the calls that jobs may share."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[StageCall] = []
-
-    def together(self, calls: Sequence[StageCall]) -> list[Outputs]:
-        self.calls += [call for call in calls if call.stage.shareable]
-        return super().together(calls)
-
-
 def _bare_gain(folder: Path, regions: Sequence[Region], scale: Scale) -> float:
     """Returns the seconds of one evaluation's calls of each job / of the same calls stacked."""
     with local_engine(threads=1, cache=folder) as engine, torch.inference_mode():
         apart = []
         for region in regions:
-            engine.models.compute = noting = _Noting()
+            engine.models.compute = noting = NotedCalls()
             sample(engine, region)
             each = len(noting.calls) // scale.steps
             apart.append(noting.calls[-each:])

@@ -56,6 +56,13 @@ class Operation:
         return (value.slot for value in self.inputs.values() if isinstance(value, Previous))
 
 
+def local_name(operation: str) -> str:
+    """Returns an operation's id without that of the workflow's node which expanded to it: the same
+    in all workflows.
+    """
+    return operation.rpartition(".")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A rectangle of a latent, in cells."""

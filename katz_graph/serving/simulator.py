@@ -97,7 +97,7 @@ class Order(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The starts and ends of requests by number, and what is left of those that have arrived and
+    """The starts and ends of requests by number, and the rest of those that have arrived and
     not ended; the seconds for which devices worked for each client; and when the first device has
     no more work.
     """
@@ -351,7 +351,7 @@ class _Simulation:
         return device
 
     def _left(self, number: int, until: float) -> Request:
-        """Returns what is left of an active request at a time."""
+        """Returns the rest of an active request at a time."""
         one, left = self.active[number], self.active[number].left
         for end, _, _, members, number_of_calls, seconds in self.calls:
             if number in members and end > until:

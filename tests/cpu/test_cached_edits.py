@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import katz_graph
 from katz_graph.core.errors import InputError
 from katz_graph.core.events import Sampled
 from katz_graph.core.patches import DiscreteSampling
@@ -37,6 +38,7 @@ from katz_graph.testing.requests import bare_context, sampler_region
 BOUND = 1e-5  # of the range
 SIDE, LEVELS, STEPS = 16, 3, 6
 MB = 2**20
+INPAINT = Path(__file__).parents[2] / "workflows" / "inpaint.json"
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +157,28 @@ def test_a_request_fills_the_template_that_later_ones_find(
     first, second = (program.reuse for program in programs)
     assert first is not None and first.why_not == "no template of its picture is filled"
     assert second is not None and second.why_not != first.why_not and second.layers > 0
+
+
+def test_workflows_that_edit_one_picture_share_its_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node ids, the positive prompt and the seed may differ; the negative prompt may not."""
+    monkeypatch.setenv("KATZ_CACHE", str(tmp_path))
+    text = INPAINT.read_text()
+    other = tmp_path / "other.json"
+    other.write_text(text.replace('"5"', '"55"'))
+    with katz_graph.open(allow="cached-edit") as engine:
+        assert len(engine.fill_templates(INPAINT, set=["5.steps=2"])) == 1
+        assert engine.fill_templates(INPAINT, set=["5.steps=2", "5.seed=1"]) == []
+
+        def why(path: Path, *changes: str) -> str:
+            (program,) = engine.run(path, set=changes).plan.programs
+            assert program.reuse is not None
+            return str(program.reuse.why_not)
+
+        absent = "no template of its picture is filled"
+        assert why(other, "55.steps=2", "2.text=a blue square on the left") != absent
+        assert why(INPAINT, "5.steps=2", "3.text=grey") == absent
 
 
 def test_templates_are_found_by_all_but_seed_mask_guidance_and_positive_prompt(

@@ -1,4 +1,4 @@
-"""Describes what is left of a job as parts of a simulated request, from its samplers' progress and
+"""Describes the rest of a job as parts of a simulated request, from its samplers' progress and
 plans and from earlier jobs of its shape. Pure arithmetic.
 
 The parts of a job with one sampler are: work of the host and of devices before it, its evaluations,
@@ -260,7 +260,7 @@ class RunningJobs:
         now: float,
         lone: bool = False,
     ) -> tuple[Calls, ...] | None:
-        """Returns what is left of a job; None if nothing is known. `predicted`: seconds of the
+        """Returns the rest of a job; None if nothing is known. `predicted`: seconds of the
         whole job; `elapsed`: since its start. `lone`: no other job runs or waits, so that the
         pace of the job's last reports tells most.
         """

@@ -195,7 +195,7 @@ class Predicted:
 
 
 class Forecast:
-    """Forecasts starts and ends of jobs: serves what is left of those that wait and run in the
+    """Forecasts starts and ends of jobs: serves the rest of those that wait and run in the
     order of devices (`katz_graph.serving.simulator`). `slots`: groups of devices; `rows`: most rows
     of the calls that jobs share.
     """
@@ -333,7 +333,7 @@ class Forecast:
         return job.predicted if features is None else self._predictor.seconds(features)
 
     def _work(self, job: Job, lone: bool = False) -> tuple[Calls, ...] | None:
-        """Returns what is left of a job; None if nothing is known. `lone`: there is no other."""
+        """Returns the rest of a job; None if nothing is known. `lone`: there is no other."""
         now, features = self._clock(), self._features.get(job.id)
         if features is None:
             return None
