@@ -25,7 +25,7 @@ def test_jobs_survive_signals_and_crashes(tmp_path: Path, costs: Path) -> None:
     with serving(tmp_path, cache=costs) as server:
         first = submit(server, painting(0, 1))
         server.wait_for([first], PATIENCE)  # the models are loaded afterwards
-        killed = [submit(server, painting(seed, 10)) for seed in (1, 2)]
+        killed = [submit(server, painting(seed, 60)) for seed in (1, 2)]
         until(lambda: queued(server, "queue_running") != [])
         family = server.family()
         server.kill()
