@@ -29,6 +29,7 @@ from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.ir.reuse import TemplateUse
 from katz_graph.models.active import active_positions
+from katz_graph.planner.passes import reuse
 from katz_graph.planner.passes.emit import emit
 from katz_graph.planner.template import TemplateRequest
 from katz_graph.testing.model_files import Models, difference
@@ -38,7 +39,8 @@ from katz_graph.testing.requests import bare_context, sampler_region
 BOUND = 1e-5  # of the range
 SIDE, LEVELS, STEPS = 16, 3, 6
 MB = 2**20
-INPAINT = Path(__file__).parents[2] / "workflows" / "inpaint.json"
+WORKFLOWS = Path(__file__).parents[2] / "workflows"
+INPAINT = WORKFLOWS / "inpaint.json"
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +181,20 @@ def test_workflows_that_edit_one_picture_share_its_template(
         absent = "no template of its picture is filled"
         assert why(other, "55.steps=2", "2.text=a blue square on the left") != absent
         assert why(INPAINT, "5.steps=2", "3.text=grey") == absent
+
+
+@pytest.mark.parametrize("name", ["edit_template", "flow_edit_template"])
+def test_a_shipped_edit_reads_the_template_that_its_workflow_fills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("KATZ_CACHE", str(tmp_path))
+    monkeypatch.setattr(reuse, "MIN_GAIN", -1.0)  # on any machine
+    path, steps = WORKFLOWS / f"{name}.json", ["5.steps=8"]
+    with katz_graph.open(allow="cached-edit", threads=1) as engine:
+        (template,) = engine.fill_templates(path, set=steps)
+        for changes in ([], ["2.text=a small white moon at the bottom on sky"]):
+            (program,) = engine.run(path, set=steps + changes).plan.programs
+            assert program.template is not None and program.template.key == template
 
 
 def test_templates_are_found_by_all_but_seed_mask_guidance_and_positive_prompt(
