@@ -50,6 +50,7 @@ from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.measure.survey import assume, survey
 from katz_graph.executor.messages import Timing
 from katz_graph.executor.planning import Choices, check_reachable, plan_region
+from katz_graph.executor.similar_starts import NO_TABLE, ChosenStart, SimilarStarts, in_full
 from katz_graph.executor.template_offers import TemplateOffers, filling, offers_of
 from katz_graph.executor.turns.affinity import Claim, claim_seats
 from katz_graph.executor.turns.due_lock import DueLock
@@ -57,7 +58,7 @@ from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.program import Program
-from katz_graph.ir.provenance import CACHED_EDIT
+from katz_graph.ir.provenance import ASYNC_LORA, CACHED_EDIT, SIMILAR_START, lora_bound
 from katz_graph.ir.region import Region
 from katz_graph.ir.reuse import OfferedTemplate
 from katz_graph.ir.values import TextEncoding
@@ -118,6 +119,7 @@ class DeviceEngine:
         self._evaluations: dict[tuple[str, str], tuple[float, ...]] = {}
         self.templates: TemplateOffers | None = offers_of(configs[0])
         self.fills_templates = False  # after requests that would have read them
+        self.similar = SimilarStarts(self._store, str(configs[0].dtype).removeprefix("torch."))
         self._router = Router(
             names,
             self.choices.reachable,
@@ -359,9 +361,25 @@ class DeviceEngine:
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         """Samples on the devices of a lease. May be called from several threads concurrently."""
         with context.waiting():
-            return self._sample(region, context)
+            return self._sample(self._choose_start(region, context), context)
 
-    def _sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
+    def _choose_start(self, region: Region, context: Context) -> ChosenStart:
+        """Returns the request to run: from a similar picture, if that is allowed and one is near
+        enough.
+        """
+        if SIMILAR_START not in context.allowed:
+            return ChosenStart(region)
+        if functions := opaque_functions(region):
+            return in_full(region, f"{', '.join(functions)} may depend on the evaluation")
+        if lora_bound(context.allowed)[0] and region.begin.inputs["model"].loras:
+            return in_full(region, f"its LoRAs may come late ({ASYNC_LORA})")
+        chosen = self.similar.begin(region, lambda text: self.encode_text(text, context))
+        if chosen.region.similar is not None and chosen.region.similar.why_not == NO_TABLE:
+            context.warn(f"sampler {region.name}: {SIMILAR_START}: {NO_TABLE}")
+        return chosen
+
+    def _sample(self, chosen: ChosenStart, context: Context) -> tuple[LatentSamples, LatentSamples]:
+        region = chosen.region
         if why := self._why_here(region):
             return self._sampled_here(region, context, why)
         turn = self._planning.held(context.due, context.arrival, context.check_cancelled)
@@ -376,6 +394,8 @@ class DeviceEngine:
                 sampled = self._carried_out(region, program, context)
                 completed = True
                 self._fill_later(region, program, context)
+                if not (program.stale or program.deferred_loras or program.template):
+                    self.similar.store(chosen, sampled[0]["samples"])
                 return sampled
             except NotSerializable as error:
                 return self._sampled_here(region, context, str(error))

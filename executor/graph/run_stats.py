@@ -99,6 +99,12 @@ def provenance_of(sampled: Sampled) -> Provenance:
     steps = [program.schedule[first].step for first in arrivals.values()]
     by_profile = bool(arrivals) and lora_bound(program.target.allowed)[1] is None
     read = program.template.key[:TEMPLATE_DIGITS] if program.template and program.reused else ""
+    start = program.region.similar
     return Provenance(
-        bool(program.stale), arrivals, max(steps, default=0), by_profile, template=read
+        bool(program.stale),
+        arrivals,
+        max(steps, default=0),
+        by_profile,
+        template=read,
+        similar=(start,) if start is not None and start.picture else (),
     )

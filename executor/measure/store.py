@@ -1,5 +1,6 @@
 """Stores measured costs of devices, stages and links, counted work of models, and noise levels of
-LoRAs, in a SQLite file that processes share. Must know neither torch nor how to measure.
+LoRAs and similar starts, in a SQLite file that processes share. Must know neither torch nor how to
+measure.
 
 The file only saves time: after an error with it, measurements of this process stay available in
 memory, and at most one warning is logged.
@@ -25,7 +26,7 @@ FILE = "costs-5.sqlite"
 PATIENCE = 1.0  # seconds to wait for another process that writes
 DISTURBED = 0.1  # maximum share of time that an undisturbed process waits for processors
 REMEMBERED = 20  # maximum weight, in samples, of earlier runs of a stage
-TABLES = ("rates", "contention", "calls", "links", "formulas", "loras")
+TABLES = ("rates", "contention", "calls", "links", "formulas", "loras", "similar")
 SCHEMA = """
 create table if not exists rates (
     device text not null, flops real not null check (flops > 0 and flops < 1e30),
@@ -59,6 +60,10 @@ create table if not exists loras (
     begins real not null check (begins > 0 and begins < 1e30),
     level real not null check (level > 0 and level <= begins),
     primary key (model, lora, network, text, begins)
+);
+create table if not exists similar (
+    scale text not null, similarity real not null check (similarity between -1 and 1.001),
+    level real not null check (level > 0 and level < 1e30), primary key (scale, similarity)
 );
 """  # the checks reject values of a damaged file, which would break divisions
 
@@ -272,6 +277,18 @@ class CostStore:
     ) -> None:
         row = (model, lora, network, text, begins, level)
         self._write("insert or replace into loras values (?, ?, ?, ?, ?, ?)", [row])
+
+    def similar_levels(self, scale: str) -> list[tuple[float, float]]:
+        """Returns the table of similar starts: the least similarities of prompts, and the noise
+        levels, relative to the picture, at which they may begin.
+        """
+        return self._read("select similarity, level from similar where scale = ?", scale)
+
+    def keep_similar_levels(self, scale: str, levels: Sequence[tuple[float, float]]) -> None:
+        """Replaces a table of similar starts."""
+        self._write("delete from similar where scale = ?", [(scale,)])
+        rows = [(scale, similarity, level) for similarity, level in levels]
+        self._write("insert or replace into similar values (?, ?, ?)", rows)
 
     def device(
         self,

@@ -56,6 +56,10 @@ def made_with(
     more = {
         "lora_arrivals": provenance.deferred_loras,
         "template": provenance.template,
+        "similar_starts": [
+            {"picture": one.picture, "similarity": round(one.similarity, 4), "saved": one.saved}
+            for one in provenance.similar
+        ],
         "chosen": {**provenance.chosen, **chosen},
         "shared_rows": str(shared_rows) if shared_rows.most else "",
     }

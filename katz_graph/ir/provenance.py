@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+from katz_graph.ir.region import SimilarStart
+
 STALE_CONTROLNET, ASYNC_LORA, CACHED_EDIT = "stale-controlnet", "async-lora", "cached-edit"
+SIMILAR_START = "similar-start"
 
 
 def lora_bound(allowed: Iterable[str]) -> tuple[bool, int | None]:
@@ -32,6 +35,7 @@ class Provenance:
     # the job's choices of placement and execution
     chosen: Mapping[str, Any] = field(default_factory=dict)
     template: str = ""  # name of the template whose activations layers read
+    similar: tuple[SimilarStart, ...] = ()  # the pictures from which samplers began
 
     @property
     def approximations(self) -> tuple[str, ...]:
@@ -40,6 +44,7 @@ class Provenance:
             ASYNC_LORA: self.arrivals,
             STALE_CONTROLNET: self.stale_controlnet,
             CACHED_EDIT: self.template,
+            SIMILAR_START: self.similar,
         }
         return tuple(name for name, used in in_force.items() if used)
 
@@ -57,6 +62,7 @@ class Provenance:
             (not self.arrivals or (deferred and enough))
             and (not self.stale_controlnet or STALE_CONTROLNET in names)
             and (not self.template or CACHED_EDIT in names)
+            and (not self.similar or SIMILAR_START in names)
         )
 
     def __str__(self) -> str:
@@ -87,4 +93,5 @@ def joined(found: Iterable[Provenance]) -> Provenance:
         bool(deferred) and all(one.by_profile for one in deferred),
         {name: value for one in parts for name, value in one.chosen.items()},
         ", ".join(dict.fromkeys(one.template for one in parts if one.template)),
+        tuple(dict.fromkeys(start for one in parts for start in one.similar)),
     )

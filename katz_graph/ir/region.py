@@ -78,6 +78,19 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class SimilarStart:
+    """Says from which picture a request begins, and how much that saves; or why it begins from
+    none.
+    """
+
+    picture: str = ""  # id
+    similarity: float = 0.0  # of both prompts: cosine similarity of their encodings
+    saved: int = 0  # evaluations
+    evaluations: int = 0  # of the full request
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Region:
     """Binds a region's loop-invariant inputs to values. `operations` are in topological order,
     without begin and end.
@@ -89,6 +102,7 @@ class Region:
     name: str  # the workflow's node that represents this region
     nodes: Mapping[str, str] = field(default_factory=dict)  # operation -> workflow's node
     template: Any = None  # the `EditTemplate` of its model, which its recipes are without
+    similar: SimilarStart | None = None  # None: it did not ask for one
 
     def node_of(self, operation: str) -> str:
         """Returns the workflow's node that represents an operation."""

@@ -8,7 +8,7 @@ sampler did. So a request with an empty mask evaluates the template itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,14 +29,13 @@ from katz_graph.core.recipe import (
     tensor_digest,
 )
 from katz_graph.ir.program import EvaluationPoint
-from katz_graph.ir.region import Operation, Ref, Region, local_name
+from katz_graph.ir.region import Operation, Region
 from katz_graph.models.active import MARGIN, MAX_NOISE
 from katz_graph.models.stages import NODE
+from katz_graph.planner.described import described, reads_own_text
 from katz_graph.sampling.areas import fit_mask
 from katz_graph.sampling.path import Path
 
-OWN_TEXT = "positive"  # prefix of local names of operations whose texts a template need not have
-ENCODING = "encoding"  # field of a ConditioningEntry
 DIGITS = 24  # of each half of a name
 MAX_TEXT = 200  # characters of a text in the details
 
@@ -94,7 +93,7 @@ def template_request(
         operations=operations,
     )
     texts: list[tuple[str, Encoding]] = []
-    described = [_described(one, texts) for one in operations if one.id in read]
+    described = [described(one, texts) for one in operations if one.id in read]
     facts = begin.inputs["model"], tensor_digest(samples), sigmas, dtype, described
     prefix = digest(facts)[:DIGITS]
     name = f"{prefix}-{digest(texts)[:DIGITS]}"
@@ -185,15 +184,11 @@ def _of_template(
     if "conditioning" in inputs:
         entries: Sequence[ConditioningEntry] = inputs["conditioning"]
         if given is not None:
-            side = given.positive if _reads_own_text(operation) else given.negative
+            side = given.positive if reads_own_text(operation) else given.negative
             if side:
                 entries = [replace(entry, encoding=side[0].encoding) for entry in entries]
         inputs["conditioning"] = tuple(_original(entry, samples) for entry in entries)
     return replace(operation, inputs=inputs)
-
-
-def _reads_own_text(operation: Operation) -> bool:
-    return local_name(operation.id).startswith(OWN_TEXT)
 
 
 def _blanked(picture: Picture, mask: Tensor) -> Picture:
@@ -210,26 +205,3 @@ def _original(entry: ConditioningEntry, samples: Tensor) -> ConditioningEntry:
         return entry
     empty = Picture.of(torch.zeros_like(seen.mask.pixels))
     return replace(entry, concatenated=Concatenated(Picture.of(samples), empty))
-
-
-def _described(operation: Operation, texts: list[tuple[str, Encoding]]) -> tuple[Any, ...]:
-    """Returns an operation's part of the key, without own texts, which it appends to `texts`."""
-    inputs = dict(operation.inputs)
-    name = local_name(operation.id)
-    if _reads_own_text(operation) and "conditioning" in inputs:
-        entries: Sequence[ConditioningEntry] = inputs["conditioning"]
-        texts += [(name, entry.encoding) for entry in entries]
-        inputs["conditioning"] = [
-            [(one.name, getattr(entry, one.name)) for one in fields(entry) if one.name != ENCODING]
-            for entry in entries
-        ]
-    return name, operation.stage, operation.type, sorted(map(_named, inputs.items()))
-
-
-def _named(item: tuple[str, Any]) -> tuple[str, str]:
-    name, value = item
-    if isinstance(value, Tensor):
-        return name, tensor_digest(value)
-    if isinstance(value, Ref):
-        value = replace(value, operation=local_name(value.operation))
-    return name, repr(value)
