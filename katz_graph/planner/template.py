@@ -93,8 +93,8 @@ def template_request(
         operations=operations,
     )
     texts: list[tuple[str, Encoding]] = []
-    described = [described(one, texts) for one in operations if one.id in read]
-    facts = begin.inputs["model"], tensor_digest(samples), sigmas, dtype, described
+    read_by_network = [described(one, texts) for one in operations if one.id in read]
+    facts = begin.inputs["model"], tensor_digest(samples), sigmas, dtype, read_by_network
     prefix = digest(facts)[:DIGITS]
     name = f"{prefix}-{digest(texts)[:DIGITS]}"
     known = {sigma: number for number, sigma in enumerate(sigmas)}
