@@ -72,6 +72,8 @@ def template_request(
     samples = latent["samples"] if given is None else _fitted(given, latent["samples"])
     every = dict.fromkeys(point.sigma for point in schedule)
     sigmas = tuple(sigma for sigma in every if not _is_noise(sigma, path))
+    if not sigmas:
+        return "all evaluations are at noise levels that are computed in full"
     read = {operation.id for operation in _read_by_network(region)}
     operations = tuple(
         _of_template(operation, samples, mask, given) if operation.id in read else operation
@@ -94,7 +96,14 @@ def template_request(
     )
     texts: list[tuple[str, Encoding]] = []
     read_by_network = [described(one, texts) for one in operations if one.id in read]
-    facts = begin.inputs["model"], tensor_digest(samples), sigmas, dtype, read_by_network
+    facts = (
+        begin.inputs["model"],
+        tensor_digest(samples),
+        sigmas,
+        begin.inputs["add_noise"],  # without, the model sees the original without noise
+        dtype,
+        read_by_network,
+    )
     prefix = digest(facts)[:DIGITS]
     name = f"{prefix}-{digest(texts)[:DIGITS]}"
     known = {sigma: number for number, sigma in enumerate(sigmas)}
@@ -139,8 +148,6 @@ def _details(
 def _why_none(begin: Operation, latent: Mapping[str, Any]) -> str | None:
     if latent.get("noise_mask") is None:
         return "the latent has no mask"
-    if begin.type == "DiffusersStepBegin":
-        return "DiffusersSampler applies no mask"
     if gradual_mask(begin.inputs["model"].patches) is not None:
         return "DifferentialDiffusion repaints the whole picture in the end"
     return None

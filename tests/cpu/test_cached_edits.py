@@ -230,9 +230,13 @@ def test_templates_are_found_by_all_but_seed_mask_guidance_and_positive_prompt(
             {"controls": (replace(control, strength=0.7),)},
         )
     ]
-    prefixes = [one.prefix for one in others if isinstance(one, TemplateRequest)]
-    assert len({first.prefix, *prefixes}) == 1 + len(others)
+    region = sampler_region(case(sdxl, latent))
+    inputs = {**region.begin.inputs, "add_noise": False}
+    quiet = engine.templates.request(replace(region, begin=replace(region.begin, inputs=inputs)))
+    prefixes = [one.prefix for one in (*others, quiet) if isinstance(one, TemplateRequest)]
+    assert len({first.prefix, *prefixes}) == 2 + len(others)
     assert asked_for(mask=None) == "the latent has no mask"
+    assert asked_for(denoise=0.0) == "all evaluations are at noise levels that are computed in full"
 
 
 def test_levels_of_noise_are_computed_in_full(engine: Any, sdxl: Models, latent: Tensor) -> None:

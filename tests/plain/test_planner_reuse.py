@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from planner_devices import MS, SECONDS, devices, linked, region, work
-from planner_graphs import MODEL, compiled, prompt, sampler_region
+from planner_graphs import MODEL, compiled, prompt, sampler_region, use
 
 from katz_graph.core.patches import OpaquePatch
 from katz_graph.core.recipe import Area
@@ -156,6 +156,16 @@ def test_evaluations_that_the_template_lacks_are_computed_in_full() -> None:
     assert every.prediction.planned < some.prediction.planned < plain.prediction.planned
 
 
+def test_evaluations_with_and_without_a_controlnet_cache_the_same_layers() -> None:
+    entry = prompt("a", use("half", end=0.6))
+    program = planned(offered(2 * MS), of=sampler_region((entry,), (), guidance=1.0))
+    assert len(program.variants) == 2 and program.reuse is not None
+    assert program.reuse.cached_layers == program.reuse.layers == 11
+    with_control, without = (sum(call.seconds for call in calls) for calls in program.calls)
+    assert without == pytest.approx(11 * 2 * MS)  # bound by its loads
+    assert with_control == pytest.approx(program.reuse.chosen) and with_control > without
+
+
 def test_only_edits_of_one_choice_share_calls() -> None:
     programs = [
         planned(template)
@@ -177,7 +187,6 @@ def test_only_edits_of_one_choice_share_calls() -> None:
         (offered(active={TOKENS: 33, 16: 4}), "52% of the tokens are active, more than half"),
         (offered(60 * MS), "less than 2%"),
         (offered(layers=frozenset()), "the template has none of the network's layers"),
-        (offered(evaluations=frozenset()), "all evaluations are at noise levels that are computed"),
     ],
 )
 def test_plans_name_the_reason_for_full_computation(template: OfferedTemplate, why: str) -> None:

@@ -94,8 +94,7 @@ def _apart(program: Program, covered: frozenset[int]) -> Program:
 
 def _best(times: EvaluationTimes, share: float) -> tuple[bool, ...]:
     """Returns the best layers if loads have a share of the lead that they may have."""
-    ahead = share * min(times.ahead, times.period((False,) * len(times.layers)))
-    return replace(times, ahead=ahead).best() if share < 1 else times.best()
+    return replace(times, ahead=share * times.ahead).best()
 
 
 def _reported(program: Program) -> Reuse:
@@ -150,10 +149,8 @@ def _why_in_full(program: Program, template: OfferedTemplate) -> str:
     ):
         return "the conditioning has areas"
     share = active_share(template.active)
-    if share > MAX_ACTIVE_SHARE:
-        return f"{share:.0%} of the tokens are active, more than half"
-    covered = any(point.index in template.evaluations for point in program.schedule)
-    return "" if covered else "all evaluations are at noise levels that are computed in full"
+    too_many = share > MAX_ACTIVE_SHARE
+    return f"{share:.0%} of the tokens are active, more than half" if too_many else ""
 
 
 def _may_read(program: Program, operation: Operation) -> bool:
@@ -340,10 +337,13 @@ class _Layers:
 
 
 def _with_decisions(line: _Line, reused: Mapping[str, Mapping[str, bool]]) -> EvaluationTimes:
-    """Returns the times of a line in which a layer of a decided operation has only one choice."""
-    found = []
+    """Returns the times of a line in which a layer of a decided operation has only one choice, with
+    a lead that is no longer than an evaluation.
+    """
+    times, found = line.times, []
     for slot in line.slots:
         reads = reused.get(slot.operations[0], {}).get(slot.name)
         free = {True: {"full": inf}, False: {"cached": inf}, None: {}}
         found.append(replace(slot.times, **free[reads]))
-    return replace(line.times, layers=tuple(found))
+    ahead = min(times.ahead, times.period((False,) * len(times.layers)))
+    return replace(times, layers=tuple(found), ahead=ahead)
