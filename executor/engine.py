@@ -447,17 +447,18 @@ class DeviceEngine:
             self._evaluations[device, key] = seconds
         while len(self._evaluations) > MAX_EVALUATIONS:
             self._evaluations.pop(next(iter(self._evaluations)), None)
+        activations = self._activations_read(program, outcome.timings.values())
         context.report(
             Sampled(
                 region.name,
-                program,
+                program if activations.get("bytes", 1) else _in_full(program),
                 own.load,
                 own.prepare,
                 own.denoise,
                 outcome.attempts,
                 own.arrivals,
                 sum((Counter(one.calls) for one in outcome.timings.values()), Counter()),
-                self._activations_read(program, outcome.timings.values()),
+                activations,
             )
         )
         latent: LatentSamples = region.begin.inputs["latent_image"]
@@ -553,6 +554,13 @@ class DeviceEngine:
         for name in self.cluster.assignments:
             self._router.lost(name)
         self.cluster.call_all("unload", UNLOADING)
+
+
+def _in_full(program: Program) -> Program:
+    """Returns a program as it ran if its template had been removed, or was damaged."""
+    assert program.reuse is not None
+    why = replace(program.reuse, cached_layers=0, why_not="its template could not be read")
+    return replace(program, template=None, reused={}, reuse=why)
 
 
 def _chooses(changes: PlanChanges) -> bool:

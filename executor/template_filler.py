@@ -8,6 +8,7 @@ from katz_graph.core.latent_space import LatentSamples
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.engine_on_top import EngineOnTop
 from katz_graph.ir.region import Region
+from katz_graph.ir.reuse import shown_template
 from katz_graph.node.types import Context
 
 
@@ -29,7 +30,8 @@ class TemplateFiller(EngineOnTop):
             self._say(f"sampler {region.name}: {request}")
             return self._engine.sample(region, context)
         if templates.store.find(request.name) is not None:
-            self._say(f"sampler {region.name}: its template {request.name[:DIGITS]} is filled")
+            name = shown_template(request.name)
+            self._say(f"sampler {region.name}: its template {name} is filled")
         else:
             self._engine.fill_template(request, context)
             if templates.store.find(request.name) is None:
@@ -38,6 +40,3 @@ class TemplateFiller(EngineOnTop):
                 self.filled.append(request.name)
         latent: LatentSamples = region.begin.inputs["latent_image"]
         return latent, latent
-
-
-DIGITS = 12  # of a name, in messages

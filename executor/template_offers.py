@@ -16,7 +16,7 @@ from katz_graph.executor.templates.store import TemplateStore
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
-from katz_graph.ir.reuse import OfferedTemplate, TemplateUse
+from katz_graph.ir.reuse import OfferedTemplate, TemplateUse, shown_template
 from katz_graph.models.active import active_positions
 from katz_graph.planner.passes.reuse import MAX_ACTIVE_SHARE
 from katz_graph.planner.region import stage_of
@@ -25,7 +25,6 @@ from katz_graph.planner.template import TemplateRequest, template_request
 
 log = logging.getLogger("katz_graph")
 
-DIGITS = 12  # of a template's name, in messages
 LEVELS = 5  # of a network's resolutions
 ASSUMED_RATE = 1.5e9  # bytes per second from the store, until requests have read from it
 READS = 20  # requests whose median rate is used
@@ -91,7 +90,9 @@ class TemplateOffers:
         except Cancelled:
             return
         except KatzError as error:
-            log.warning("template %s is not filled: %s", request.name[:DIGITS], first_line(error))
+            log.warning(
+                "template %s is not filled: %s", shown_template(request.name), first_line(error)
+            )
         if self.store.find(request.name) is None:
             self._refused.add(request.name)
 

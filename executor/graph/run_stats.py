@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 
 from katz_graph.core.events import Event, Reused, Sampled, StageDone
 from katz_graph.ir.provenance import Provenance, joined, lora_bound
+from katz_graph.ir.reuse import shown_template
 from katz_graph.models.stage_registry import stage_groups
 
 if TYPE_CHECKING:
     from katz_graph.ir.program import Program
-
-
-TEMPLATE_DIGITS = 12  # of a template's name, in pictures
 
 
 @dataclass(slots=True)
@@ -98,7 +96,7 @@ def provenance_of(sampled: Sampled) -> Provenance:
     arrivals = {name: first for name, first in sampled.arrivals.items() if first}
     steps = [program.schedule[first].step for first in arrivals.values()]
     by_profile = bool(arrivals) and lora_bound(program.target.allowed)[1] is None
-    read = program.template.key[:TEMPLATE_DIGITS] if program.template and program.reused else ""
+    read = shown_template(program.template.key) if program.template and program.reused else ""
     start = program.region.similar
     return Provenance(
         bool(program.stale),

@@ -37,11 +37,11 @@ from katz_graph.executor.templates.manifest import (
     forms_of,
     header_damage,
     max_file_bytes,
-    shown,
     size_damage,
     write_evaluation,
 )
 from katz_graph.files.locks import exclusive, remove_unused, shared
+from katz_graph.ir.reuse import shown_template
 
 NAME = re.compile(r"[0-9a-f]{24}-[0-9a-f]{24}")
 FILL_ENDING, FILL_LOCK, FOLDER_LOCK = ".fill", "fill.lock", "all.lock"
@@ -92,6 +92,7 @@ class TemplateFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         path = self.path / f"{name}{FILL_ENDING}"
         with self._locked():
+            self._remove_if_damaged(name)
             if any(entry.path in (path, self.path / name) for entry in self._entries()):
                 return None
             with ExitStack() as undo:
@@ -129,20 +130,21 @@ class TemplateFolder:
         inside the `with` statement.
         """
         path = self.path / name / MANIFEST
-        damage = ""
+        damaged = False
         with shared(path) as there:
             if there is not None:
                 try:
                     manifest = self._manifest(name, there.read())
                     files = self._opened(path.parent, manifest, opens(manifest))
-                except (OSError, ValueError) as error:
-                    damage = first_line(error)
+                except (OSError, ValueError):
+                    damaged = True
                 else:
                     _note_use(path)
                     yield manifest, files
                     return
-        if damage:
-            self._remove_damaged(name, damage)
+        if damaged:
+            with suppress(OSError), self._locked():
+                self._remove_if_damaged(name)
         yield None
 
     def drop(self, name: str) -> bool:
@@ -170,19 +172,20 @@ class TemplateFolder:
         except SafetensorError as error:
             raise ValueError(first_line(error)) from None
 
-    def _remove_damaged(self, name: str, damage: str) -> None:
-        """Removes a template unless another process has replaced it meanwhile."""
-        with suppress(OSError), self._locked():
-            path = self.path / name
-            with shared(path / MANIFEST) as there:
-                if there is None:
-                    return
-                with suppress(OSError, ValueError):
-                    self._opened(path, self._manifest(name, there.read()), True)
-                    return
-                (path / MANIFEST).unlink()
-            log.warning("template %s is damaged and removed: %s", shown(name), damage)
-            shutil.rmtree(path)
+    def _remove_if_damaged(self, name: str) -> None:
+        """Removes a damaged template, with a warning."""
+        path = self.path / name
+        with shared(path / MANIFEST) as there:
+            if there is None:
+                return
+            try:
+                self._opened(path, self._manifest(name, there.read()), True)
+                return
+            except (OSError, ValueError) as error:
+                damage = first_line(error)
+            (path / MANIFEST).unlink()
+        log.warning("template %s is damaged and removed: %s", shown_template(name), damage)
+        shutil.rmtree(path)
 
     def reserve(self, fill: Path, size: int) -> None:
         """Makes room for a fill of `size` bytes. Raises NoRoom if templates in use, or other

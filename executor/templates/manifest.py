@@ -28,7 +28,6 @@ from katz_graph.models.loading.identity import read_header
 VERSION = 1  # of the files; increase it when their content changes
 MANIFEST = "template.json"
 PADDING_BYTES = 64  # upper bound of the length field and of the padding of a header
-SHOWN_DIGITS = 12  # of a template's name, in messages
 MAX_OFFSET = 10**15  # bytes; upper bound of offsets in a file
 
 
@@ -128,11 +127,6 @@ class Manifest:
             raise ValueError(f"its manifest is damaged ({error})") from None
         except json.JSONDecodeError:
             raise ValueError("its manifest is damaged") from None
-
-
-def shown(name: str) -> str:
-    """Returns the part of a template's name that messages have."""
-    return name[:SHOWN_DIGITS]
 
 
 def file_name(evaluation: int) -> str:

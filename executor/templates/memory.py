@@ -15,8 +15,9 @@ from torch import Tensor
 from katz_graph.core.errors import InputError
 from katz_graph.core.eviction import POLICIES
 from katz_graph.executor.templates.budget import TEMPLATES, no_room
-from katz_graph.executor.templates.manifest import Form, Manifest, shown
+from katz_graph.executor.templates.manifest import Form, Manifest
 from katz_graph.executor.transport.registration import Register
+from katz_graph.ir.reuse import shown_template
 from katz_graph.models.loading.residency import NoRoom, Residency
 
 log = logging.getLogger("katz_graph")
@@ -91,7 +92,7 @@ class TemplateMemory:
             if self.budget_bytes and name not in self._too_large:
                 self._too_large.add(name)
                 why = no_room(size, self.budget_bytes, "memory")
-                log.warning("template %s is read from the disk: %s", shown(name), why)
+                log.warning("template %s is read from the disk: %s", shown_template(name), why)
             return False
         for victim in evicted:
             del self._templates[str(victim)]

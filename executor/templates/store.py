@@ -17,9 +17,10 @@ from torch import Tensor
 from katz_graph.core.messages import first_line
 from katz_graph.executor.templates.budget import TooLarge
 from katz_graph.executor.templates.folder import NAME, FolderFill, TemplateFolder
-from katz_graph.executor.templates.manifest import Form, Manifest, shown
+from katz_graph.executor.templates.manifest import Form, Manifest
 from katz_graph.executor.templates.memory import HeldTemplate, TemplateMemory
 from katz_graph.executor.transport.registration import Register, registering
+from katz_graph.ir.reuse import names_template, shown_template
 from katz_graph.models.loading.residency import NoRoom
 
 Level = Literal["memory", "disk"]
@@ -101,7 +102,7 @@ class TemplateStore:
         try:
             target = self._folder.begin_fill(name, evaluations, details or {})
         except OSError as error:
-            log.warning("template %s is not cached: %s", shown(name), first_line(error))
+            log.warning("template %s is not cached: %s", shown_template(name), first_line(error))
             return None
         return None if target is None else Fill(self, target, name, evaluations)
 
@@ -125,13 +126,14 @@ class TemplateStore:
         found = [one for name in names if (one := self.find(name)) is not None]
         return sorted(found, key=lambda one: one.used, reverse=True)
 
-    def drop(self, prefix: str) -> tuple[list[str], list[str]]:
-        """Removes the templates with names that begin with `prefix`. Returns the names of removed
-        ones, and of those in use, which stay. OSError if the disk fails.
+    def drop(self, given: str) -> tuple[list[str], list[str]]:
+        """Removes the templates that `given` names by the begin of each half, damaged ones
+        included. Returns the names of removed ones, and of those in use, which stay. OSError if the
+        disk fails.
         """
         dropped, used = list[str](), list[str]()
         for name in self._folder.names():
-            if not name.startswith(prefix):
+            if not names_template(given, name):
                 continue
             done = self._memory.drop(name) and self._folder.drop(name)
             (dropped if done else used).append(name)
@@ -162,7 +164,7 @@ class TemplateStore:
         try:
             found = stack.enter_context(self._folder.use(name, opens))
         except OSError as error:
-            log.warning("template %s cannot be read: %s", shown(name), first_line(error))
+            log.warning("template %s cannot be read: %s", shown_template(name), first_line(error))
             return None
         if found is None:
             stack.close()  # releases the memory of a damaged template
@@ -281,7 +283,7 @@ class Fill:
     def _give_up(self, error: Exception) -> None:
         if isinstance(error, TooLarge):
             self._store.refuse(self._name)
-        log.warning("template %s is not cached: %s", shown(self._name), first_line(error))
+        log.warning("template %s is not cached: %s", shown_template(self._name), first_line(error))
         self._end()
 
     def _end(self) -> None:

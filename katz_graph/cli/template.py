@@ -16,13 +16,13 @@ from rich.table import Table
 from katz_graph.cli.options import WorkflowOptions
 from katz_graph.cli.session import TerminalLines, open_engine
 from katz_graph.core.errors import InputError
+from katz_graph.ir.reuse import shown_template
 from katz_graph.settings.environment import TEMPLATES, Settings
 from katz_graph.settings.options import TemplateOptions
 
 if TYPE_CHECKING:
     from katz_graph.executor.templates.store import TemplateStore
 
-DIGITS = 12  # of a name, in lists
 ALL = "all"
 
 
@@ -35,7 +35,7 @@ def fill(workflow: Path, options: WorkflowOptions, as_json: bool) -> None:
         print(json.dumps(filled))
     else:
         for name in filled:
-            print(f"filled {name[:DIGITS]}")
+            print(f"filled {shown_template(name)}")
 
 
 def show(options: TemplateOptions, as_json: bool) -> None:
@@ -62,7 +62,7 @@ def show(options: TemplateOptions, as_json: bool) -> None:
     for one in found:
         details = one.manifest.details
         table.add_row(
-            one.manifest.name[:DIGITS],
+            shown_template(one.manifest.name),
             f"{one.manifest.nbytes / 1e6:,.1f}",
             datetime.fromtimestamp(one.used).strftime("%Y-%m-%d %H:%M"),
             *(details.get(name, "") for name in ("model", "cells", "levels", "text")),
@@ -72,20 +72,18 @@ def show(options: TemplateOptions, as_json: bool) -> None:
 
 def drop(names: Sequence[str], options: TemplateOptions) -> None:
     """Removes the templates whose names begin so. InputError for a name that no template has."""
-    store, used = _store(options), []
-    known = [one.manifest.name for one in store.templates()]
+    store, used = _store(options), list[str]()
     for name in names:
-        prefix = "" if name == ALL else name
-        if name != ALL and not any(one.startswith(name) for one in known):
+        dropped, remaining = store.drop("" if name == ALL else name) if name else ([], [])
+        if name != ALL and not dropped and not remaining:
             raise InputError(
-                f"{name}: no template has a name that begins so; see katz template list"
+                f"{name!r}: no template has a name that begins so; see katz template list"
             )
-        dropped, remaining = store.drop(prefix)
         for one in dropped:
-            print(f"removed {one[:DIGITS]}")
+            print(f"removed {shown_template(one)}")
         used += remaining
     if used:
-        raise InputError(f"in use, so not removed: {', '.join(one[:DIGITS] for one in used)}")
+        raise InputError(f"in use, so not removed: {', '.join(map(shown_template, used))}")
 
 
 def _store(options: TemplateOptions) -> TemplateStore:

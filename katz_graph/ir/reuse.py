@@ -21,6 +21,23 @@ class TemplateUse:
     details: Mapping[str, str] = field(default_factory=dict)  # for lists of templates
 
 
+SHOWN_DIGITS = 8  # of each half of a template's name
+
+
+def shown_template(name: str) -> str:
+    """Returns a template's name as users see it: the first digits of both halves, the second of
+    which differs by the positive text.
+    """
+    return "-".join(half[:SHOWN_DIGITS] for half in name.split("-"))
+
+
+def names_template(given: str, name: str) -> bool:
+    """Returns whether a template is one that a user names by the begin of each half."""
+    halves, begins = name.split("-"), given.split("-")
+    pairs = zip(halves, begins, strict=False)
+    return len(begins) <= len(halves) and all(half.startswith(begin) for half, begin in pairs)
+
+
 @dataclass(frozen=True, slots=True)
 class OfferedTemplate:
     """Describes what a store offers for a request: a template, and the request's active tokens."""

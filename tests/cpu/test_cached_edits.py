@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import katz_graph
+from katz_graph.cli.template import drop, show
 from katz_graph.core.errors import InputError
 from katz_graph.core.events import Sampled
 from katz_graph.core.patches import DiscreteSampling
@@ -27,11 +28,13 @@ from katz_graph.executor.templates.budget import TemplatePlace, parse_template_p
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
-from katz_graph.ir.reuse import TemplateUse
+from katz_graph.ir.reuse import TemplateUse, shown_template
 from katz_graph.models.active import active_positions
 from katz_graph.planner.passes import reuse
 from katz_graph.planner.passes.emit import emit
+from katz_graph.planner.report.text import edit_line
 from katz_graph.planner.template import TemplateRequest
+from katz_graph.settings.options import TemplateOptions
 from katz_graph.testing.model_files import Models, difference
 from katz_graph.testing.plain_loop import Case, ControlCase
 from katz_graph.testing.requests import bare_context, sampler_region
@@ -119,7 +122,12 @@ def test_an_edit_that_sees_the_template_gives_the_full_picture(
     assert counts.hits == 1
     assert read["bytes"] == counts.read_memory_bytes + counts.read_disk_bytes > 0
     assert engine.templates.store.drop(name)[0] == [name]
-    assert torch.equal(run(engine, *plan), whole)  # every layer computes all tokens
+    context = bare_context(engine)
+    samples = engine._carried_out(*plan, context)[0]["samples"]
+    assert torch.equal(samples, whole)  # every layer computes all tokens
+    (program,) = context.measured.programs
+    assert str(edit_line(program)).endswith("full: its template could not be read")
+    assert not context.measured.provenance.approximations
 
 
 def test_edits_keep_the_rest_of_the_picture_and_share_calls(
@@ -263,6 +271,29 @@ def test_an_edit_template_names_latent_and_texts(engine: Any, sdxl: Models, late
     small = replace(template, latent=Picture.of(latent[..., :8]))
     with pytest.raises(InputError, match=r"EditTemplate: its latent is \[1, 4, 16, 8\]"):
         engine.templates.request(replace(sampler_region(asked), template=small))
+
+
+def test_templates_of_two_prompts_are_listed_and_removed_apart(
+    engine: Any,
+    sdxl: Models,
+    latent: Tensor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("KATZ_CACHE", str(tmp_path))
+    filled_ones = [filled(engine, replace(case(sdxl, latent), prompt=one)) for one in "ab"]
+    one, other = (shown_template(found.name) for found in filled_ones)
+    options = TemplateOptions(template_gb="0,1")
+    show(options, as_json=False)
+    listed = capsys.readouterr().out
+    assert one in listed and other in listed
+    drop([one], options)
+    for unknown in (one, ""):
+        with pytest.raises(InputError, match="no template has a name that begins so"):
+            drop([unknown], options)
+    drop(["all"], options)
+    assert capsys.readouterr().out == f"removed {one}\nremoved {other}\n"
 
 
 @pytest.mark.parametrize(

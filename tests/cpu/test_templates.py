@@ -227,6 +227,8 @@ def test_damaged_templates_are_absent_and_reported_once(
     assert "is damaged and removed" in line and "\n" not in line
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [name_of(11)]
     assert right(store, 11) and filled(store, 5) and right(store, 5)
+    damage(tmp_path / name_of(5), tmp_path / name_of(11))
+    assert filled(store, 5) and right(store, 5)  # damaged ones do not prevent a fill
 
 
 class Child:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from katz_graph.ir.program import Call, Program
-from katz_graph.ir.reuse import active_share
+from katz_graph.ir.reuse import active_share, shown_template
 from katz_graph.models.stage_registry import stages
 from katz_graph.models.stages import Stage
 from katz_graph.planner.queries import commonest_variant, opaque_functions, weight_sets
@@ -114,7 +114,8 @@ def edit_line(program: Program) -> str | None:
         return None
     if found.why_not:
         return f"sampler {program.name}: computed in full: {found.why_not}"
-    template = "a template" if program.template is None else f"template {program.template.key[:12]}"
+    use = program.template
+    template = "a template" if use is None else f"template {shown_template(use.key)}"
     return (
         f"sampler {program.name}: {found.cached_layers} of {found.layers} layers computed "
         f"{active_share(found.active):.0%} of the tokens and read the others from {template}"
