@@ -103,6 +103,18 @@ OF_DEVICES = (
     (CounterMetricFamily, "template_disk_evictions", "Templates evicted from the disk"),
     (GaugeMetricFamily, "template_memory_bytes", "Bytes of activations in memory"),
 )
+OF_SIMILAR_STARTS = (
+    (CounterMetricFamily, "similar_hits", "Samplers that began from the picture of another prompt"),
+    (CounterMetricFamily, "similar_misses", "Samplers that found no picture with a near prompt"),
+    (
+        CounterMetricFamily,
+        "similar_evaluations_saved",
+        "Evaluations that samplers saved by beginning from a picture",
+    ),
+    (CounterMetricFamily, "similar_evictions", "Pictures evicted to make room for others"),
+    (GaugeMetricFamily, "similar_pictures", "Pictures from which samplers may begin"),
+    (GaugeMetricFamily, "similar_bytes", "Bytes of pictures from which samplers may begin"),
+)
 # metrics that have another name in the runner's statistics
 ATTRIBUTES = {"device_memory_bytes": "total", "device_memory_free_bytes": "free"}
 
@@ -278,6 +290,8 @@ class _Figures(Collector):
         yield GaugeMetricFamily(
             "katz_results_kept", "Results of nodes in memory", self._stats.cached_results
         )
+        for metric, name, title in OF_SIMILAR_STARTS:
+            yield metric(f"katz_{name}", title, float(getattr(self._stats, name)))
         for metric, name, title in OF_DEVICES:
             family = metric(f"katz_{name}", title, labels=["device"])
             for device in self._stats.devices:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from katz_graph.executor.compile_ahead import Counted
     from katz_graph.executor.engine import DeviceEngine
     from katz_graph.executor.measure.lora_levels import LoraProfile
+    from katz_graph.executor.measure.similar import SimilarProfile
     from katz_graph.executor.measure.stages import StageTime
     from katz_graph.node.types import Engine as ContextEngine
 
@@ -324,6 +325,35 @@ class Engine:
         for profile in sorted(profiler.profiles, key=lambda profile: profile.level):
             engine.lora_levels.keep(profile)
         return profiler.profiles
+
+    def profile_similar(
+        self, workflow: Source, *, set: Sequence[str] = (), vary: Sequence[str] = ()
+    ) -> list[SimilarProfile]:
+        """Measures from the pictures of how similar prompts a workflow's samplers may begin, and at
+        which step. Later runs with `allow="similar-start"` use the results.
+
+        `vary`: changes to the workflow (`NODE.INPUT=VALUE`), one for each further prompt.
+        InputError if no sampler may begin from another request's picture.
+        """
+        from katz_graph.executor.measure.similar import SimilarProfiler
+
+        variations = [
+            self._prepared(workflow, Changes(set=(*set, *change)), self._warn)
+            for change in ((), *((one,) for one in vary))
+        ]
+        setup, engine = self._started(resolve(self._options, variations[0].workflow.run))
+        profiler = SimilarProfiler(engine, self._say)
+        with setup.driving():
+            for prepared in variations:
+                self._run_unwritten(prepared, profiler)
+            profiles = profiler.measure(self._quiet_context(engine))
+        if not profiles:
+            raise InputError(
+                f"{variations[0].named}no sampler of this workflow may begin from another picture"
+            )
+        for profile in profiles:
+            engine.similar.keep(profile.scale, profile.table)
+        return profiles
 
     def fill_templates(self, workflow: Source, *, set: Assignments = ()) -> list[str]:
         """Fills the templates of a workflow's samplers that edit a part of a picture, for later

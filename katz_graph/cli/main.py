@@ -136,14 +136,22 @@ def profile(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure devices, or a workflow's stages or LoRAs on them, for the planner."""
-    from katz_graph.cli.profile import check, profile_devices, profile_loras, profile_workflow
+    """Measure devices, or a workflow's stages, LoRAs or similar prompts on them."""
+    from katz_graph.cli.profile import (
+        check,
+        profile_devices,
+        profile_loras,
+        profile_similar,
+        profile_workflow,
+    )
 
     check(workflow, options)
     if workflow is None:
         profile_devices(options, as_json)
     elif options.loras:
         profile_loras(workflow, options, as_json)
+    elif options.similar:
+        profile_similar(workflow, options, as_json)
     else:
         profile_workflow(workflow, options, as_json)
 

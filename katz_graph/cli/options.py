@@ -61,8 +61,13 @@ class ProfileOptions(WorkflowOptions):
     loras: bool = option(
         "measure how many steps may begin without each LoRA, instead of measuring stages", False
     )
+    similar: bool = option(
+        "measure from the pictures of how similar prompts a sampler may begin, for --allow "
+        "similar-start",
+        False,
+    )
     vary: tuple[str, ...] = option(
-        "NODE.INPUT=VALUE: a further prompt or other change to measure LoRAs with", ()
+        "NODE.INPUT=VALUE: a further prompt to measure LoRAs or similar prompts with", ()
     )
     seeds: int = option("number of seeds to measure LoRAs with, the workflow's own first", 4, min=1)
     svg: Path | None = option("draw the similarity of latents with and without each LoRA")

@@ -1,5 +1,5 @@
-"""Runs `katz profile`: measures devices, and a workflow's stages or LoRAs on them, and stores the
-results for the planner.
+"""Runs `katz profile`: measures devices, and a workflow's stages, LoRAs or similar prompts on them,
+and stores the results.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from katz_graph.settings.options import DeviceOptions
 
 if TYPE_CHECKING:
     from katz_graph.executor.measure.lora_levels import LoraProfile
+    from katz_graph.executor.measure.similar import SimilarProfile
     from katz_graph.executor.measure.stages import StageTime
     from katz_graph.ir.device import Device, NetworkLink
 
@@ -32,9 +33,19 @@ def check(workflow: Path | None, options: ProfileOptions) -> None:
     """Raises InputError for incompatible options, and for a picture that cannot be written."""
     if options.loras and workflow is None:
         raise InputError("--loras: name a workflow that has LoRAs")
-    for option, value in (("--vary", options.vary), ("--svg", options.svg)):
-        if value and not options.loras:
-            raise InputError(f"{option} needs --loras")
+    if options.similar and workflow is None:
+        raise InputError("--similar: name a workflow")
+    if options.similar and options.loras:
+        raise InputError("--similar and --loras: choose one")
+    if options.similar and not options.vary:
+        raise InputError(
+            "--similar: give further prompts, such as --vary '6.text=a red fox'; 20 or more, alike "
+            "in pairs, as clients send them"
+        )
+    if options.vary and not (options.loras or options.similar):
+        raise InputError("--vary needs --loras or --similar")
+    if options.svg and not options.loras:
+        raise InputError("--svg needs --loras")
     if options.svg is not None:
         check_writable(options.svg.absolute().parent, "--svg")
 
@@ -93,6 +104,35 @@ def profile_loras(workflow: Path, options: ProfileOptions, as_json: bool) -> Non
         print(json.dumps([_figures(profile) for profile in found]))
     else:
         _print_profiles(found)
+
+
+def profile_similar(workflow: Path, options: ProfileOptions, as_json: bool) -> None:
+    """Measures from the pictures of how similar prompts a workflow's samplers may begin."""
+    # packs may print
+    with open_engine(options, TerminalLines()) as engine, contextlib.redirect_stdout(sys.stderr):
+        found = engine.profile_similar(workflow, set=options.sets, vary=options.vary)
+    if as_json:
+        print(json.dumps([_similar_figures(profile) for profile in found]))
+        return
+    for profile in found:
+        print(
+            f"sampler {profile.sampler}: {len(profile.pairs)} pairs of prompts, similarity "
+            f"{min((pair.similarity for pair in profile.pairs), default=0):.3f} and more"
+        )
+        for least, step in profile.earned:
+            print(f"  similarity {least:.4f}: begins at step {step} of {len(profile.levels)}")
+        if not profile.earned:
+            print("  no similarity earns a later start; 10 pairs or more are needed")
+
+
+def _similar_figures(profile: SimilarProfile) -> dict[str, Any]:
+    """Returns a profile as JSON data."""
+    return {
+        "sampler": profile.sampler,
+        "steps": len(profile.levels),
+        "pairs": [asdict(pair) for pair in profile.pairs],
+        "earned": [{"similarity": least, "step": step} for least, step in profile.earned],
+    }
 
 
 def _measured_here(devices: DeviceList, dtype: str, threads: int) -> tuple[Device, ...]:

@@ -105,7 +105,7 @@ class _Reporter:
 
 
 def _print_result(result: Result, lines: TerminalLines, total: float, as_json: bool) -> None:
-    from katz_graph.planner.report.text import edit_line
+    from katz_graph.planner.report.text import edit_line, start_line
 
     predicted, seconds = result.plan.predicted_seconds, {**result.seconds, "total": total}
     for file in result.files:
@@ -118,8 +118,9 @@ def _print_result(result: Result, lines: TerminalLines, total: float, as_json: b
             f"took {total:.2f} s"
         )
     for program in result.plan.programs:
-        if (line := edit_line(program)) is not None:
-            lines.say(line)
+        for line in (edit_line(program), start_line(program)):
+            if line is not None:
+                lines.say(line)
     if as_json:
         print(
             json.dumps(

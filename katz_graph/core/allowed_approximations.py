@@ -14,11 +14,12 @@ from katz_graph.ir.provenance import (
     ASYNC_LORA,
     CACHED_EDIT,
     EXACT,
+    SIMILAR_START,
     STALE_CONTROLNET,
     Provenance,
 )
 
-APPROXIMATIONS = (STALE_CONTROLNET, ASYNC_LORA, CACHED_EDIT)
+APPROXIMATIONS = (STALE_CONTROLNET, ASYNC_LORA, CACHED_EDIT, SIMILAR_START)
 
 
 def allowed_names(names: str) -> frozenset[str]:

@@ -33,8 +33,8 @@ class SimilarRequest:
     key: str  # equal requests differ in own text and seed only
     scale: str  # requests whose similarities are comparable: key of a measured table
     text: Encoding  # whose similarity counts
-    # by step: its noise level relative to the picture, falling
-    levels: tuple[float, ...]
+    sigmas: tuple[float, ...]  # [N + 1], falling
+    levels: tuple[float, ...]  # [N]: relative to the picture
     schedule: tuple[EvaluationPoint, ...]
 
     def saved(self, step: int) -> int:
@@ -80,6 +80,7 @@ def similar_request(region: Region, dtype: str) -> SimilarRequest | str:
         digest((key, operations, encoders)),
         digest(scale),
         text,
+        spec.sigmas,
         tuple(relative.tolist()),
         evaluations_of(spec, table),
     )

@@ -130,7 +130,9 @@ class PlacementOptions(DeviceOptions, TemplateOptions):
     link: str | None = option(
         "GBPS[,MS]: assumed speed of links between devices; default: measured",
     )
-    allow: str = option("approximations by name: stale-controlnet, async-lora[=K], cached-edit", "")
+    allow: str = option(
+        "approximations by name: stale-controlnet, async-lora[=K], cached-edit, similar-start", ""
+    )
     store_link: float | None = option(
         "assumed gigabytes per second at which devices read these activations",
         metavar="GB/S",

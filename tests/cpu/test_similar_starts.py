@@ -12,10 +12,16 @@ from typing import Any
 
 import pytest
 import torch
+from command import Katz
+from PIL import Image
+from test_cli import workflow, write
 from torch import Tensor
 
+import katz_graph
 from katz_graph.core.allowed_approximations import made_with
 from katz_graph.core.recipe import Area, ConditioningEntry, Prompt
+from katz_graph.executor.measure import similar
+from katz_graph.executor.measure.similar import Pair, SimilarProfile
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.similar_index import Similar, SimilarIndex
 from katz_graph.executor.similar_starts import level_for
@@ -24,6 +30,7 @@ from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.region import Operation, Region
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.planner.report.text import start_line
 from katz_graph.testing.model_files import Models
 from katz_graph.testing.plain_loop import Case, ControlCase
 from katz_graph.testing.requests import bare_context, bind, sampler_region
@@ -85,8 +92,8 @@ def test_a_request_begins_from_the_picture_of_a_similar_prompt_with_its_own_nois
     assert not torch.equal(found, sampled(engine, seeded)[0])
     (sampler,), provenance = context.measured.samplers, context.measured.provenance
     assert len(sampler.program.schedule) == STEPS - 3
-    (similar,) = provenance.similar
-    assert (similar.saved, similar.evaluations) == (3, STEPS)
+    (origin,) = provenance.similar
+    assert (origin.saved, origin.evaluations) == (3, STEPS)
     assert provenance.approximations == ("similar-start",)
     assert not provenance.permitted({"cached-edit"}) and provenance.permitted({"similar-start"})
     (chunk,) = json.loads(made_with("cpu", "fp32", provenance))["similar_starts"]
@@ -226,3 +233,62 @@ def test_a_table_earns_the_latest_start_of_its_rows() -> None:
     table = [(0.5, 4.0), (0.9, 2.0), (0.99, 1.0)]
     levels = [level_for(table, similarity) for similarity in (0.4, 0.5, 0.95, 1.0)]
     assert levels == [float("inf"), 4.0, 2.0, 1.0]
+
+
+def test_a_profile_earns_starts_only_where_hardly_any_pair_fails() -> None:
+    def profile(*pairs: tuple[float, int]) -> SimilarProfile:
+        measured = [Pair(similarity, step) for similarity, step in pairs]
+        return SimilarProfile("5", "scale", [8.0, 4.0, 2.0, 1.0], [1, 2], measured)
+
+    near = [(0.9 + number / 1000, 2) for number in range(12)]
+    assert profile(*near[:9]).earned == []  # too few
+    assert profile(*near).table == [(0.9, 4.0), (0.9, 2.0)]
+    assert profile(*near, (0.8, 1)).earned == [(0.8, 1), (0.9, 2)]
+    assert profile(*near, (0.99, 1)).earned == [(0.9, 1)]  # the nearest fails
+    many = [(0.9 + number / 1000, 2) for number in range(99)]
+    assert profile(*many, (0.5, 1)).earned == [(0.5, 1), (0.5, 2)]  # 1 of 100 fails
+
+
+def test_later_runs_use_the_profile(
+    katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KATZ_CACHE", "cache")
+    monkeypatch.setattr(similar, "MIN_PAIRS", 1)
+    monkeypatch.setattr(similar, "MARGIN", -1e9)  # random models follow no prompt
+    file, common = write(workflow(steps=4)), ("--models", model_folder, "--threads", 1)
+    prompts = [part for text in ("moon", "dog") for part in ("--vary", f"2.text=a {text}")]
+    profiled = katz("profile", file, *common, "--similar", *prompts, "--json")
+    assert profiled.code == 0, profiled.err
+    ((_, earliest), *_, (least, latest)) = (
+        tuple(one.values()) for one in profiled.data[0]["earned"]
+    )
+    assert 1 <= earliest < latest == 2 and least < 1
+    ran = katz("run", file, *common, "--allow", "similar-start", "--json")
+    assert "no picture with a prompt near enough is stored" in ran.err
+    assert ran.data["plan"]["similar_start"]["why_not"] and not ran.data["approximations"]
+    options = {"models": model_folder, "threads": 1, "allow": "similar-start"}
+    with katz_graph.Engine(**options) as engine:
+        first, second = (engine.run(file, seed=seed) for seed in (1, 2))
+    assert first.approximations == () and second.approximations == ("similar-start",)
+    start = second.plan.as_json()["similar_start"]
+    assert start["evaluations_saved"] == 2 and start["similarity"] == pytest.approx(1)
+    assert "saved 2 of 4 evaluations" in (start_line(second.plan.programs[0]) or "")
+    with Image.open(second.files[0]) as picture:
+        assert start["picture"] in picture.text["katz"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--similar",), "workflow"),
+        (("plain.json", "--similar"), "further prompts"),
+        (("plain.json", "--similar", "--loras"), "choose one"),
+        (("plain.json", "--similar", "--vary", "5.steps=1"), "may begin from another"),
+    ],
+)
+def test_a_profile_of_similar_prompts_refuses_in_one_line(
+    katz: Katz, model_folder: Path, arguments: tuple[str, ...], word: str
+) -> None:
+    write(workflow(steps=1), "plain.json")
+    refused = katz("profile", *arguments, "--models", model_folder)
+    assert refused.code == 2 and len(refused.errors) == 1 and word in refused.errors[0]

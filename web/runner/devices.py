@@ -154,7 +154,18 @@ class Devices:
         return plans
 
     def stats(self) -> Stats:
-        return Stats(self._figures.devices(), len(self._caches), self._cluster.losses.total())
+        similar = self._engine.similar.counts
+        return Stats(
+            self._figures.devices(),
+            len(self._caches),
+            self._cluster.losses.total(),
+            similar_hits=similar.hits,
+            similar_misses=similar.misses,
+            similar_evaluations_saved=similar.evaluations_saved,
+            similar_evictions=similar.evictions,
+            similar_pictures=similar.entries,
+            similar_bytes=similar.bytes,
+        )
 
     def facts(self) -> tuple[DeviceFacts, ...]:
         """Describes the devices in the operator's order."""

@@ -130,6 +130,13 @@ class Stats:
     devices: tuple[DeviceStats, ...] = ()
     cached_results: int = 0
     worker_restarts: int = 0
+    # requests that began from the picture of a similar prompt
+    similar_hits: int = 0
+    similar_misses: int = 0
+    similar_evaluations_saved: int = 0
+    similar_evictions: int = 0
+    similar_pictures: int = 0
+    similar_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

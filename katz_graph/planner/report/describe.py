@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from katz_graph.ir.program import Call, Program
-from katz_graph.ir.region import Operation, Region
+from katz_graph.ir.region import Operation, Region, SimilarStart
 from katz_graph.ir.reuse import active_share
 from katz_graph.models.stage_registry import stages
 from katz_graph.planner.queries import opaque_functions
@@ -22,6 +22,7 @@ from katz_graph.planner.report.document import (
     DescribedPrediction,
     DescribedReuse,
     DescribedSegment,
+    DescribedStart,
     DescribedVariant,
     DescribedWork,
     HoistedCall,
@@ -102,6 +103,7 @@ def described(program: Program) -> DescribedPlan:
         timeline=planned_timeline(program, simulation).described() if simulation else None,
         prediction=_prediction(program),
         reuse=_reuse(program),
+        similar_start=_start(region.similar),
     )
 
 
@@ -173,6 +175,14 @@ def _prediction(program: Program) -> DescribedPrediction | None:
             DescribedEvaluations(run.number, run.rows, run.alone, run.key, run.seconds)
             for run in program.runs
         ),
+    )
+
+
+def _start(found: SimilarStart | None) -> DescribedStart | None:
+    if found is None:
+        return None
+    return DescribedStart(
+        found.picture, found.similarity, found.saved, found.evaluations, found.why_not
     )
 
 

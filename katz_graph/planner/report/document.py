@@ -199,6 +199,20 @@ class DescribedReuse:
 
 
 @dataclass(frozen=True, slots=True)
+class DescribedStart:
+    """Describes a start from the picture of a similar prompt: the picture's id, the cosine
+    similarity of both prompts' encodings, and the evaluations that it saves, of those of the full
+    request. `why_not` is the reason if there is no such picture.
+    """
+
+    picture: str
+    similarity: float
+    evaluations_saved: int
+    evaluations_in_full: int
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
 class DescribedPlan:
     """Describes the plan of one sampler. Results of passes that have not run are empty or null.
 
@@ -236,6 +250,7 @@ class DescribedPlan:
     timeline: DescribedTimeline | None
     prediction: DescribedPrediction | None
     reuse: DescribedReuse | None = None
+    similar_start: DescribedStart | None = None
 
 
 PLAN: TypeAdapter[DescribedPlan] = TypeAdapter(DescribedPlan)

@@ -122,6 +122,21 @@ def edit_line(program: Program) -> str | None:
     )
 
 
+def start_line(program: Program) -> str | None:
+    """Says in one line from which picture a sampler began, or why from none; None if it did not
+    ask for one.
+    """
+    found = program.region.similar
+    if found is None:
+        return None
+    if found.why_not:
+        return f"sampler {program.name}: began without a similar picture: {found.why_not}"
+    return (
+        f"sampler {program.name}: began from picture {found.picture}, whose prompt has similarity "
+        f"{found.similarity:.3f}, and saved {found.saved} of {found.evaluations} evaluations"
+    )
+
+
 def _numbered(names: Collection[str]) -> Iterator[str]:
     """Joins names that differ in their last number only: a.0, a.1, b.3 -> a.0-1, b.3."""
     numbers: dict[str, list[int]] = {}

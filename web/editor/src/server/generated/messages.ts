@@ -366,6 +366,7 @@ export interface DescribedPlan {
   timeline: DescribedTimeline | null;
   prediction: DescribedPrediction | null;
   reuse: DescribedReuse | null;
+  similar_start: DescribedStart | null;
 }
 /**
  * Describes a computation of the loop, or one that precedes it (`hoisted`).
@@ -527,6 +528,18 @@ export interface DescribedReuse {
   layers: {
     [k: string]: string[];
   };
+  why_not: string;
+}
+/**
+ * Describes a start from the picture of a similar prompt: the picture's id, the cosine
+ * similarity of both prompts' encodings, and the evaluations that it saves, of those of the full
+ * request. `why_not` is the reason if there is no such picture.
+ */
+export interface DescribedStart {
+  picture: string;
+  similarity: number;
+  evaluations_saved: number;
+  evaluations_in_full: number;
   why_not: string;
 }
 /**
