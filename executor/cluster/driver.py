@@ -335,7 +335,7 @@ class Cluster:
                     request.measure,
                     context.previews,
                     context.progress_interval,
-                    _place(context),
+                    _place(context, request.program.region.end.id),
                     context,
                     len(request.devices) > 1,
                 )
@@ -556,8 +556,11 @@ class Cluster:
             self._begin_waiting(request)
 
 
-def _place(context: Context | None) -> RunPlace:
-    """Returns the place of a run for a message that is sent now."""
+def _place(context: Context | None, end: str = "") -> RunPlace:
+    """Returns the place of a run for a message that is sent now, which starts the sampler with an
+    end node, or calls a service.
+    """
     if context is None:
         return RunPlace()
-    return RunPlace(context.arrival, context.due - time.monotonic(), context.client)
+    after = context.after.get(end, 0.0)
+    return RunPlace(context.arrival, context.due - time.monotonic(), context.client, after)

@@ -360,7 +360,7 @@ class _RequestExchange(Exchange):
 
 
 def _place(place: RunPlace) -> Place:
-    return Place(place.arrival, time.perf_counter() + place.due_in, place.client)
+    return Place(place.arrival, time.perf_counter() + place.due_in, place.client, place.after)
 
 
 def _models(assignment: WorkerConfig) -> DeviceModels:

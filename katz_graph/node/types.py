@@ -333,6 +333,12 @@ class Context(Protocol):
         """Returns when this run should end, on the clock of `arrival`; inf if at no time."""
 
     @property
+    def after(self) -> Mapping[str, float]:
+        """Returns the predicted seconds from the last evaluation of each sampler to the end of this
+        run, by the end node of its region; those not known are absent.
+        """
+
+    @property
     def client(self) -> str:
         """Returns the client that this run belongs to: clients share devices equally."""
 

@@ -24,7 +24,8 @@ Task = TypeVar("Task", bound=Hashable)
 
 RESERVED_SHARE = 0.1  # of the time, for tasks without a due time while others have one
 MAX_OWED_S = 10.0  # seconds that the account of the reserved time may be ahead or behind
-MIN_SAVED_SHARE = 0.1  # of the seconds of its call, which a task must save by joining another call
+# of a task's seconds, which it must save by joining calls, and of its call's seconds at most
+MIN_SAVED_SHARE, MOST_SAVED_SHARE = 0.1, 0.2
 UNKNOWN_COST_S = 1.0  # seconds for which a client is charged if its request has no prediction
 MAX_RUNS = 1024  # with a stored tag, in addition to those that wait
 
@@ -78,11 +79,23 @@ class _Entry(Generic[Task]):
     client: str
     remaining: float
     rows: int
+    after: float
+    most: float  # seconds that remained when it joined, or when they were predicted first
     # orders tasks with a due time by it, others by tag; equal ones by arrival
     key: tuple[float, float, int]
 
     def on_time(self, now: float) -> bool:
         return self.due < math.inf and can_meet(self.due, self.remaining, now)
+
+    @property
+    def least_saved(self) -> float:
+        """Returns the share of its call's seconds that the task must save by joining another: so
+        much that this is MIN_SAVED_SHARE of all its seconds.
+        """
+        calls = self.most - self.after
+        if calls <= 0:
+            return MIN_SAVED_SHARE
+        return min(MIN_SAVED_SHARE * self.most / calls, MOST_SAVED_SHARE)
 
 
 _by_key = attrgetter("key")
@@ -122,17 +135,18 @@ class ServingPolicy(Generic[Task]):
         client: str = "",
         remaining: float | None = None,
         rows: int = 1,
+        after: float = 0.0,
     ) -> None:
         """Adds a task. `due`: inf for none. `remaining`: seconds that the run needs if it runs
-        alone; None if unknown. `rows`: of its calls.
+        alone; None if unknown. `rows`: of its calls. `after`: the part of `remaining` that follows
+        the task's calls, which no other task can share.
         """
         arrival = math.inf if math.isnan(arrival) else arrival
         due = math.inf if math.isnan(due) else due
         seconds, without_due = usable(remaining), due == math.inf
         first = self._tag(arrival, client, seconds) if arrival and without_due else due
-        entry = _Entry(
-            task, arrival, due, client, seconds, rows, (first, arrival, next(self._numbers))
-        )
+        key = first, arrival, next(self._numbers)
+        entry = _Entry(task, arrival, due, client, seconds, rows, usable(after), seconds, key)
         self._entries[task] = entry
         if arrival and without_due:
             self._without_due[task] = entry
@@ -153,6 +167,7 @@ class ServingPolicy(Generic[Task]):
         """Updates the seconds that a task's run still needs alone, and the rows of its calls."""
         entry = self._entries[task]
         entry.remaining, entry.rows = usable(remaining), rows
+        entry.most = max(entry.most, entry.remaining)
 
     def charge(self, members: Collection[Task], seconds: float) -> None:
         """Charges the members of a call for its seconds, each by its share of the rows. Call it
@@ -194,7 +209,7 @@ class ServingPolicy(Generic[Task]):
         predicted seconds of that call, at most `max_rows` rows; None if unknown, and then no task
         joins.
 
-        A candidate joins if it saves a tenth of the seconds that its call would take, and if no
+        A candidate joins if all its calls together would save a tenth of its seconds, and if no
         other task becomes late by it. Tasks with a due time that are on time are checked as if they
         ran one by one in the order of due times, after this call.
         """
@@ -305,7 +320,7 @@ class _Group(Generic[Task]):
             return
         added = max(together - self.seconds, 0.0)
         if not (
-            alone - added >= MIN_SAVED_SHARE * alone
+            alone - added >= entry.least_saved * alone
             and self._added + added <= self._slack
             and together <= self._limit
         ):

@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, takewhile
 from typing import Protocol
 
 from katz_graph.serving.policy import ServingPolicy
@@ -72,6 +72,7 @@ class Order(Protocol):
         client: str = ...,
         remaining: float | None = ...,
         rows: int = ...,
+        after: float = ...,
     ) -> None: ...
 
     @property
@@ -244,8 +245,16 @@ class _Simulation:
             request.client,
             alone * request.prediction,
             work[-1].rows,
+            request.prediction * self._after_shared(work),
         )
         self._start_host(number, now)
+
+    def _after_shared(self, work: Sequence[Calls]) -> float:
+        """Returns the seconds of the parts after the last one that requests may share. The last
+        part comes first.
+        """
+        last = takewhile(lambda calls: calls.key is None, work)
+        return sum(calls.number * calls.seconds(self.seconds_of) for calls in last)
 
     def _start_host(self, number: int, now: float) -> None:
         """Starts the current part of a request if it is work of the host."""

@@ -26,6 +26,7 @@ from katz_graph.ir.device import ROW_BUCKETS
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.stages import Outputs
 from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.serving.policy import ServingPolicy
 from katz_graph.testing.model_files import Models, difference
 from katz_graph.testing.plain_loop import Case, ControlCase
 from katz_graph.testing.random_models import Kind, draw_controlnet, make_pipeline
@@ -269,3 +270,22 @@ def test_the_rest_of_a_request_is_predicted_at_the_pace_of_its_device(
             took = time.perf_counter() - started
         execution.close()
     assert predicted == pytest.approx(took, rel=0.5)
+
+
+def test_devices_count_the_seconds_of_a_run_after_its_sampler(
+    sd1: Models, costs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    predict = ServingPolicy.predict
+
+    def noted(policy: Any, task: Any, remaining: float, rows: int) -> None:
+        rests.append(remaining)
+        predict(policy, task, remaining, rows)
+
+    monkeypatch.setattr(ServingPolicy, "predict", noted)
+    with local_engine(cache=costs) as engine:
+        context = bare_context(engine)
+        region = sampler_region(Case("after", sd1.pipeline, "euler", 3))
+        context.after = {region.end.id: 500.0}
+        sample(engine, region, context)
+    assert max(rests) >= 500.0

@@ -220,11 +220,16 @@ def test_runs_keep_their_place_between_their_tasks_and_clients_theirs_by_arrival
     assert policy.ranked(["second/text", "first/sample", "earlier"], 5.0)[0] == "earlier"
 
 
-@pytest.mark.parametrize(("added", "joins"), [(0.85, True), (0.95, False)])
-def test_a_member_saves_a_tenth_of_its_call(added: float, joins: bool) -> None:
+@pytest.mark.parametrize(
+    ("added", "after", "joins"),
+    [(0.85, 0.0, True), (0.95, 0.0, False), (0.85, 3.0, True), (0.85, 5.0, False)],
+)
+def test_a_member_saves_a_tenth_of_its_seconds(added: float, after: float, joins: bool) -> None:
+    """Its calls take 8 s alone."""
     policy: ServingPolicy[str] = ServingPolicy()
     policy.join("leader", 1.0)
-    policy.join("other", 2.0)
+    policy.join("other", 2.0, remaining=8.0 + after, after=after)
+    policy.predict("other", 1.0 + after, 1)
     seconds = {1: 1.0, 2: 1.0 + added}
     assert policy.joined("leader", ["other"], seconds.get, 5.0, 2) == ["other"] * joins
     assert policy.joined("leader", ["other"], seconds.get, 5.0, 1) == []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -50,7 +50,9 @@ class JobRunner(Protocol):
     @property
     def ready(self) -> bool: ...
 
-    async def run(self, job: Job) -> None: ...
+    async def run(self, job: Job, after: Mapping[str, float]) -> None:
+        """Hands a job over. `after`: predicted seconds after its samplers, by end node."""
+        ...
 
     async def cancel(self, job_id: str) -> None: ...
 
@@ -377,7 +379,7 @@ class Dispatcher:
 
     async def _hand_over(self, attempt: Attempt) -> None:
         try:
-            await self._runner.run(attempt.job)
+            await self._runner.run(attempt.job, self._forecast.after(attempt.job))
         except KatzError as error:
             log.info("job %s is back in the queue: %s", attempt.job.id, error)
             if attempt.phase == "runs" and not self._closed:

@@ -190,6 +190,7 @@ class Runs:
             changes=changes,
             arrival=arrival,
             due=math.inf if order.due is None else time.monotonic() + order.due - time.time(),
+            after=order.after,
             client=order.share,
             pack_lock=place.pack_lock,
         )

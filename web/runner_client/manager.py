@@ -175,14 +175,15 @@ class Runner:
             self._none()
             await child.close()
 
-    async def run(self, job: Job) -> None:
-        """Hands a job over and returns when a runner has taken it. Waits for the next runner if
-        none is ready. Raises RunnerDown after `refuse`.
+    async def run(self, job: Job, after: Mapping[str, float]) -> None:
+        """Hands a job over, with the predicted seconds after its samplers, and returns when a
+        runner has taken it. Waits for the next runner if none is ready. Raises RunnerDown after
+        `refuse`.
         """
         if self._refuses:
             raise RunnerDown("the server is shutting down")
         share = " ".join(owner_of(job))
-        order = Order(job.id, job.prompt, job.targets, job.client, job.extra, job.due, share)
+        order = Order(job.id, job.prompt, job.targets, job.client, job.extra, job.due, share, after)
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[job.id] = order, taken
         try:
