@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from katz_graph.ir.device import ROW_BUCKETS, Target
 from katz_graph.ir.program import Program, Variant
 from katz_graph.ir.region import SLOTS, Operation, Region
+from katz_graph.planner.sharing import call_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class DeviceProgram:
 
     device: str
     program: Program
-    # by cost key: predicted seconds of the loop's calls with each of ROW_BUCKETS
+    # by share key: predicted seconds of the loop's calls with each of ROW_BUCKETS
     seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
@@ -80,12 +82,10 @@ def device_program(program: Program, device: str) -> DeviceProgram:
 
 def _seconds(program: Program, device: str) -> dict[str, tuple[float, ...]]:
     found: dict[str, tuple[float, ...]] = {}
-    cost = program.target.device(device).cost
-    for name, where in program.placement.items():
-        key = program.keys.get(name)
-        if key and where == device and key not in found:
-            work, rows = program.work[name], program.rows[name]
-            found[key] = tuple(cost(key, one, work.batched(one / rows)) for one in ROW_BUCKETS)
+    for segment in chain.from_iterable(program.segments):
+        for call in segment.calls:
+            if segment.device == device and call.shares and call.shares not in found:
+                found[call.shares] = tuple(call_seconds(program, call, one) for one in ROW_BUCKETS)
     return found
 
 

@@ -131,7 +131,7 @@ class Execution:
         self.switched = 0.0
         self._preparations = {call.operations[0]: call for call in program.before_calls}
         self._outlook = Outlook(share)
-        for key, seconds in self._outlook.expected:
+        for key, seconds in self._outlook.expected.items():
             self._stage_calls.expect(key, seconds)
         for run in self._outlook.runs:
             self._stage_calls.expect_evaluations(run)
@@ -220,7 +220,8 @@ class Execution:
             case "weights":
                 return not self._adapters.have(self._due(instruction.evaluation))
             case "run" if self._activations is not None:
-                return not self._activations.has(*self._loaded_by(instruction))
+                where = self._loaded_by(instruction)
+                return not self._activations.has(*where, self._stage_calls.pace)
         return False
 
     def _loaded_by(self, instruction: Instruction) -> tuple[Segment, int]:
@@ -309,6 +310,10 @@ class Execution:
         self.switched += self._models.network_seconds - before
         return self._done
 
+    @property
+    def _fills_in_vain(self) -> bool:
+        return self._activations is not None and self._activations.abandoned
+
     def _carry_out_all(self) -> Work:
         prepared = False
         while self._next < len(self._instructions):
@@ -316,6 +321,9 @@ class Execution:
             if self._waits_for(instruction):
                 yield None
                 continue
+            if instruction.kind == "begin" and self._fills_in_vain:
+                del self._instructions[self._next :]
+                break
             if instruction.kind == "begin" and prepared:
                 prepared = False
                 yield None  # the first evaluation is a unit by itself, which requests may share
@@ -462,10 +470,14 @@ class Execution:
     @property
     def result(self) -> tuple[Tensor, Tensor] | None:
         """Returns, on the sampler's device, the final latent [B, C, h, w], unscaled, float32 on the
-        CPU, and the denoised latent from the start of the last step.
+        CPU, and the denoised latent from the start of the last step; its own latent if the request
+        ended because its template cannot be stored.
         """
         if (process := self._process) is None:
             return None
+        if self._evaluation < self.program.schedule[-1].index:
+            latent: Tensor = self.program.region.begin.inputs["latent_image"]["samples"]
+            return latent, latent
         what = f"{self._what}, its result"
         samples, denoised = self._models.residents.with_room(
             what, lambda: (self._unscaled(process.result), self._unscaled(process.denoised))

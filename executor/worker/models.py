@@ -50,7 +50,7 @@ from katz_graph.executor.weights.weight_set import (
 )
 from katz_graph.executor.worker.opened_template import open_template
 from katz_graph.executor.worker.stream import Stream, stream_of
-from katz_graph.executor.worker.template_loads import ActivationLoads
+from katz_graph.executor.worker.template_loads import READERS, ActivationLoads
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.host.memory import GB, RanOut
 from katz_graph.host.transfer import to_device, uploading
@@ -123,7 +123,7 @@ class DeviceModels(ResidentHooks):
     @cached_property
     def template_threads(self) -> ThreadPoolExecutor:
         """Returns the threads that read templates."""
-        return ThreadPoolExecutor(2, "katz-templates")
+        return ThreadPoolExecutor(READERS, "katz-templates")
 
     @cached_property
     def filling_thread(self) -> ThreadPoolExecutor:
@@ -137,7 +137,7 @@ class DeviceModels(ResidentHooks):
             return None
         template = open_template(store, self.stream, self.filling_thread, use, wake)
         where = self.stream, self.device, self.template_threads
-        return ActivationLoads(program, template, *where, wake)
+        return ActivationLoads(program, template, *where, wake, self.compute.records)
 
     def unload(self) -> None:
         """Unloads all models that are not in use."""

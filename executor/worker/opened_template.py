@@ -72,6 +72,10 @@ class ReadTemplate:
     def completed(self) -> bool:
         return True
 
+    @property
+    def abandoned(self) -> bool:
+        return False
+
     def close(self) -> None:
         self._use.close()
 
@@ -130,6 +134,10 @@ class FilledTemplate:
             self._store_level()
             self._end = self._submitted(self._finish, self._fill, [*self._pending])
         return self._end.done()
+
+    @property
+    def abandoned(self) -> bool:
+        return self._end is None and (self._fill is None or not self._fill.active)
 
     def close(self) -> None:
         if self._fill is not None:

@@ -4,7 +4,7 @@ seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
 
 from katz_graph.executor.worker.device_program import DeviceProgram
@@ -13,11 +13,12 @@ from katz_graph.ir.program import EvaluationRun, Instruction
 
 class Outlook:
     """Derives facts of the loop from a device program. `rows`: of its largest call; `keys`: the
-    share keys of all calls; `runs`: of its evaluations.
+    share keys of all calls; `expected`: by key, the planned seconds of its calls by ROW_BUCKETS;
+    `runs`: of its evaluations.
     """
 
     def __init__(self, share: DeviceProgram) -> None:
-        self._share, program = share, share.program
+        program = share.program
         self._calls = {
             segment.name: segment.calls for segment in chain.from_iterable(program.segments)
         }
@@ -28,14 +29,7 @@ class Outlook:
         planned = planned or (0.0,) * len(program.schedule)
         self._seconds = [*accumulate(reversed((*planned, 0.0)))][::-1]
         self.runs = program.runs
-
-    @property
-    def expected(self) -> Iterator[tuple[str, Sequence[float]]]:
-        """Yields share keys of calls and their planned seconds, by ROW_BUCKETS."""
-        for call in chain.from_iterable(self._calls.values()):
-            key = self._share.program.keys.get(call.operations[0], "")
-            if call.shares and key in self._share.seconds:
-                yield call.shares, self._share.seconds[key]
+        self.expected = share.seconds
 
     def seconds(self, first: int, end: int | None = None) -> float:
         """Returns the planned seconds of evaluations `first` to `end`, without `end`; None: to the

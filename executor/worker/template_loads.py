@@ -4,9 +4,12 @@ collects those that a request computes for a template.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, wait
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -41,13 +44,25 @@ class Template(Protocol):
         evaluation.
         """
 
+    @property
+    def abandoned(self) -> bool:
+        """Returns whether nothing that is written is stored, so that the request may end."""
+
     def close(self) -> None:
         """Ends the request's use of the template."""
 
 
+READERS = 2  # threads that read templates
+LOADS = 64  # last ones whose mean seconds predict those on the way
+
+Loading = Mapping[str, Future[Uploaded | None]]
+"""By layer: its output on the way; None if it cannot be read."""
+
+
 class ActivationLoads:
-    """Reads on `threads`, in the order of `load`, and copies to the device on a stream for copies.
-    Calls `wake` when the activations of a call have arrived.
+    """Reads layer by layer on READERS threads, in the order of `load`, and copies to the device on
+    a stream for copies. Calls `wake` when activations have arrived. `recorded`: calls may be
+    recorded, so that their inputs must arrive before they begin.
     """
 
     def __init__(
@@ -58,11 +73,13 @@ class ActivationLoads:
         device: torch.device,
         threads: Executor,
         wake: Callable[[], None],
+        recorded: bool,
     ) -> None:
         assert program.template is not None
         self._use: TemplateUse = program.template
         self._reused, self._template = program.reused, template
         self._stream, self._threads, self._wake = stream, threads, wake
+        self._recorded = recorded
         # by number of operations of a call, and number of tokens of a level
         self._positions = {
             1: {
@@ -70,19 +87,18 @@ class ActivationLoads:
                 for tokens, positions in self._use.positions.items()
             }
         }
-        # by evaluation and operations of a call: by layer, the output on the way
-        self._loading: dict[tuple[int, tuple[str, ...]], Future[Mapping[str, Uploaded]]] = {}
-        self._reads: list[tuple[int, float]] = []  # bytes and seconds of each call's layers
+        self._loading: dict[tuple[int, tuple[str, ...]], Loading] = {}
+        self._reads: list[tuple[int, float]] = []  # bytes and seconds of each layer
         self._waits_since: float | None = None
-        self._waited = 0.0
+        self.waited: defaultdict[int, float] = defaultdict(float)
+        """Seconds of waiting for loads, by evaluation."""
 
     @property
     def use(self) -> ActivationReads:
         """Returns what was read so far."""
         read = list(self._reads)
-        return ActivationReads(
-            sum(size for size, _ in read), sum(seconds for _, seconds in read), self._waited
-        )
+        seconds = sum(seconds for _, seconds in read) / READERS
+        return ActivationReads(sum(size for size, _ in read), seconds, sum(self.waited.values()))
 
     @property
     def fills(self) -> bool:
@@ -94,34 +110,61 @@ class ActivationLoads:
 
     def load(self, segment: Segment, evaluation: int) -> None:
         """Starts reading what the calls of a segment need in an evaluation."""
-        for call in self._calls(segment):
-            future = self._threads.submit(self._read, call.operations, evaluation)
-            self._loading[evaluation, call.operations] = future
-            future.add_done_callback(lambda _: self._wake())
+        for call in segment.calls:
+            if layers := self._reused.get(call.operations[0]):
+                self._loading[evaluation, call.operations] = {
+                    layer: self._threads.submit(self._read, call.operations, layer, evaluation)
+                    for layer in layers
+                }
+                for future in self._loading[evaluation, call.operations].values():
+                    future.add_done_callback(lambda _: self._wake())
 
-    def has(self, segment: Segment, evaluation: int) -> bool:
-        """Returns whether all that `load` started for the segment has been read, or what was
-        collected before has been stored.
+    def has(self, segment: Segment, evaluation: int, pace: float = 1.0) -> bool:
+        """Returns whether a segment may begin: what `load` started for it has been read, or will
+        be, at the speed so far, while the segment computes, so that no layer waits; or what was
+        collected before has been stored. pace: seconds of computation by planned seconds.
         """
         if self.fills:
             return self._template.ready
-        found = [self._loading.get((evaluation, call.operations)) for call in self._calls(segment)]
-        there = all(one is None or one.done() for one in found)
-        now = time.perf_counter()
+        there, now = self._arrive_in_time(segment, evaluation, pace), time.perf_counter()
         if not there and self._waits_since is None:
             self._waits_since = now
         elif there and self._waits_since is not None:
-            self._waited += now - self._waits_since
+            self.waited[evaluation] += now - self._waits_since
             self._waits_since = None
         return there
 
+    def _arrive_in_time(self, segment: Segment, evaluation: int, pace: float) -> bool:
+        absent, computed = 0, 0.0
+        for call in segment.calls:
+            layers = self._loading.get((evaluation, call.operations), {})
+            absent += sum(not future.done() for future in layers.values())
+            ahead = computed
+            computed += pace * (call.seconds - call.waits)
+            if absent and absent * self._load_seconds > (ahead if self._recorded else computed):
+                return False
+        return True
+
+    @property
+    def _load_seconds(self) -> float:
+        """Returns the mean seconds of the last loads; infinite before the first one."""
+        last = self._reads[-LOADS:]
+        if not last:
+            return math.inf
+        return sum(seconds for _, seconds in last) / len(last) / READERS
+
     def taken(self, call: Call, evaluation: int) -> CachedActivations | None:
-        """Returns what a call reads, and releases it; None if it computes all tokens."""
-        future = self._loading.pop((evaluation, call.operations), None)
-        if future is None:
+        """Returns what a call reads, and releases it; None if it computes all tokens. An output is
+        awaited when a layer reads it.
+        """
+        layers = self._loading.pop((evaluation, call.operations), None)
+        if layers is None:
             return None
-        outputs = {layer: uploaded() for layer, uploaded in future.result().items()}
+        outputs = _Arriving(layers, partial(self._note_wait, evaluation))
         return CachedActivations(self._positions_of(len(call.operations)), outputs)
+
+    def _note_wait(self, evaluation: int, seconds: float) -> None:
+        self.waited[evaluation] += seconds
 
     def _positions_of(self, members: int) -> Mapping[int, Tensor]:
         if members not in self._positions:
@@ -142,23 +185,59 @@ class ActivationLoads:
         """
         return self._template.completed
 
+    @property
+    def abandoned(self) -> bool:
+        """Returns whether the request fills a template that cannot be stored."""
+        return self._template.abandoned
+
     def close(self) -> None:
-        for future in self._loading.values():
-            future.cancel()
+        for layers in self._loading.values():
+            for future in layers.values():
+                future.cancel()
         self._loading.clear()
         self._template.close()
 
-    def _calls(self, segment: Segment) -> Sequence[Call]:
-        return [call for call in segment.calls if self._reused.get(call.operations[0])]
-
-    def _read(self, operations: tuple[str, ...], evaluation: int) -> Mapping[str, Uploaded]:
-        number, started, size = self._use.numbers[evaluation], time.perf_counter(), 0
-        found: dict[str, Uploaded] = {}
-        for layer in self._reused[operations[0]]:
-            parts = [self._template.read(number, operation, layer) for operation in operations]
-            there = [part for part in parts if part is not None]
-            if len(there) == len(parts):  # else the layer computes all tokens
-                found[layer] = self._stream.upload(there)
-                size += sum(part.nbytes for part in there)
+    def _read(self, operations: tuple[str, ...], layer: str, evaluation: int) -> Uploaded | None:
+        number, started = self._use.numbers[evaluation], time.perf_counter()
+        parts = [self._template.read(number, operation, layer) for operation in operations]
+        there = [part for part in parts if part is not None]
+        if len(there) < len(parts):
+            return None
+        uploaded = self._stream.upload(there)
+        size = sum(part.nbytes for part in there)
         self._reads.append((size, time.perf_counter() - started))
-        return found
+        return uploaded
+
+
+class _Arriving(Mapping[str, Tensor]):
+    """Maps layers to outputs that may be on their way. A look-up waits for one output, iteration
+    for all. A layer whose output cannot be read is absent, and computes all tokens. `waited` gets
+    the seconds of each wait.
+    """
+
+    def __init__(self, loading: Loading, waited: Callable[[float], None]) -> None:
+        self._loading, self._waited = loading, waited
+
+    def __getitem__(self, layer: str) -> Tensor:
+        if (uploaded := self._awaited(layer)) is None:
+            raise KeyError(layer)
+        return uploaded()
+
+    def __contains__(self, layer: object) -> bool:
+        return isinstance(layer, str) and self._awaited(layer) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return (layer for layer in self._loading if layer in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _awaited(self, layer: str) -> Uploaded | None:
+        future = self._loading.get(layer)
+        if future is None:
+            return None
+        if not future.done():
+            since = time.perf_counter()
+            wait([future])
+            self._waited(time.perf_counter() - since)
+        return future.result()

@@ -51,6 +51,8 @@ class Call:
     device: str
     seconds: float
     shares: str = ""  # equal for calls that requests may share (`sharing`); empty: not shared
+    computed: float = 1.0  # reuse: the share of its computation that cached layers leave
+    waits: float = 0.0  # reuse: of `seconds`, for the loads of cached layers in steady state
 
 
 @dataclass(frozen=True, slots=True)

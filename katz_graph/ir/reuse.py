@@ -79,8 +79,6 @@ class Reuse:
     load_seconds: float = 0.0  # of the busiest link
     # by number of tokens of a level of the network: the number of active ones
     active: Mapping[int, int] = field(default_factory=dict)
-    # by operation: the share of its computation that cached layers leave
-    computed: Mapping[str, float] = field(default_factory=dict)
     # by device: seconds that only the first evaluation waits for loads
     first_waits: Mapping[str, float] = field(default_factory=dict)
     # by device: the loads of an evaluation in order, as operation and seconds

@@ -110,9 +110,11 @@ def evaluation_runs(program: Program, seconds: Sequence[float]) -> Iterator[Eval
             yield EvaluationRun(len(indices), rows, alone)
             continue
         shared = [call for call in calls if call.shares]
-        apart = alone - sum(_seconds(program, call, 1.0) for call in shared)
+        computed = alone - sum(call.waits for call in calls)
+        apart = max(0.0, computed - sum(_seconds(program, call, 1.0) for call in shared))
+        loads = _load_seconds(program, indices[0])  # of each request
         by_rows = tuple(
-            max(apart, 0.0) * more + sum(_seconds(program, call, more) for call in shared)
+            max(loads * more, apart * more + sum(_seconds(program, call, more) for call in shared))
             for more in (bucket / rows for bucket in ROW_BUCKETS)
         )
         yield EvaluationRun(len(indices), rows, alone, key, by_rows)
@@ -124,10 +126,23 @@ def _rows(program: Program, call: Call) -> int:
 
 def _seconds(program: Program, call: Call, more: float) -> float:
     """Returns the planned seconds of a call with this many times its rows."""
-    name, rows = call.operations[0], max(round(_rows(program, call) * more), 1)
+    return call_seconds(program, call, max(round(_rows(program, call) * more), 1))
+
+
+def call_seconds(program: Program, call: Call, rows: int) -> float:
+    """Returns the planned seconds of a call with this number of rows, without waits for loads."""
+    name = call.operations[0]
     work = program.work[name].batched(rows / program.rows[name])
     full = program.target.device(call.device).cost(program.keys[name], rows, work)
-    return full * (program.reuse.computed.get(name, 1.0) if program.reuse else 1.0)
+    return full * call.computed
+
+
+def _load_seconds(program: Program, evaluation: int) -> float:
+    """Returns the seconds of an evaluation's loads from a template."""
+    if program.reuse is None or not reads_template(program, evaluation):
+        return 0.0
+    loads = program.reuse.loads.values()
+    return max((sum(seconds for _, seconds in some) for some in loads), default=0.0)
 
 
 def _reused(program: Program, variant: Variant, operation: Operation) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ do not cover.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +38,7 @@ from katz_graph.settings.options import TemplateOptions
 from katz_graph.testing.model_files import Models, difference
 from katz_graph.testing.plain_loop import Case, ControlCase
 from katz_graph.testing.requests import bare_context, sampler_region
+from katz_graph.testing.template_calls import NotedCalls
 
 BOUND = 1e-5  # of the range
 SIDE, LEVELS, STEPS = 16, 3, 6
@@ -128,6 +129,23 @@ def test_an_edit_that_sees_the_template_gives_the_full_picture(
     (program,) = context.measured.programs
     assert str(edit_line(program)).endswith("full: its template could not be read")
     assert not context.measured.provenance.approximations
+
+
+def test_a_fill_without_room_ends_early(
+    costs: Path, tmp_path: Path, sdxl: Models, latent: Tensor
+) -> None:
+    asked, place = case(sdxl, latent), TemplatePlace(str(tmp_path), 0, 1000)
+    with start_here(WorkerConfig("cpu", "cpu", templates=place), cache=costs) as engine:
+        engine.models.compute = noted = NotedCalls()
+
+        def computed(act: Callable[[Any, Case], object]) -> int:
+            noted.calls.clear()
+            act(engine, asked)
+            return len(noted.calls)
+
+        assert 0 < computed(filled) < computed(full)
+        assert computed(filled) == 0  # it is refused at once
+        assert not engine.templates.store.templates()
 
 
 def test_edits_keep_the_rest_of_the_picture_and_share_calls(

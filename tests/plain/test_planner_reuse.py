@@ -12,7 +12,7 @@ from planner_graphs import MODEL, compiled, prompt, sampler_region, use
 
 from katz_graph.core.patches import OpaquePatch
 from katz_graph.core.recipe import Area
-from katz_graph.ir.device import Work
+from katz_graph.ir.device import ROW_BUCKETS, Work
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation, Region
 from katz_graph.ir.reuse import OfferedTemplate
@@ -113,6 +113,12 @@ def test_all_evaluations_but_the_first_begin_with_loads_ahead() -> None:
     assert first > 1.01 * program.reuse.chosen
     without = planned(replace(template, ahead_bytes=0.0)).reuse
     assert without is not None and without.chosen > program.reuse.chosen
+    # a recorded call waits for all of its tensors
+    gpu = tuple(replace(device, torch_name="cuda:0") for device in devices(1.0))
+    recorded = planned(template, devices=gpu)
+    assert recorded.prediction is not None and recorded.reused == program.reused
+    assert recorded.prediction.evaluations[0] > first + MS
+    assert recorded.prediction.evaluations[1:] == pytest.approx(later)
 
 
 def test_pictures_and_the_binding_term_have_the_loads() -> None:
@@ -154,6 +160,14 @@ def test_evaluations_that_the_template_lacks_are_computed_in_full() -> None:
     )
     assert plain.prediction and every.prediction and some.prediction
     assert every.prediction.planned < some.prediction.planned < plain.prediction.planned
+    # as requests that share calls predict them
+    assert [run.seconds[0] for run in some.runs] == pytest.approx([run.alone for run in some.runs])
+    assert [run.alone for run in some.runs] == pytest.approx(
+        [run.runs[0].alone for run in (plain, every)]
+    )
+    # with slow loads each request waits for those of all
+    (run,) = planned(offered(2 * MS)).runs
+    assert run.seconds == pytest.approx([rows * run.alone for rows in ROW_BUCKETS])
 
 
 def test_evaluations_with_and_without_a_controlnet_cache_the_same_layers() -> None:

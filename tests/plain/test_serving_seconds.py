@@ -169,11 +169,16 @@ def test_a_scheduler_may_ask_a_thousand_times_in_a_decision() -> None:
 
 def test_a_device_gets_the_planned_seconds_of_its_calls_at_every_number_of_rows() -> None:
     base = several(region(branches=2), after="cost")
-    encoder, mid = (base.keys[f"positive-{part}"] for part in ("encoder", "mid"))
-    profile = {(encoder, 1, False): 10 * MS, (encoder, 8, False): 24 * MS}
+    profiled = base.keys["positive-encoder"]
+    profile = {(profiled, 1, False): 10 * MS, (profiled, 8, False): 24 * MS}
     (device,) = devices(1.0, measured=profile)
     program = several(region(branches=2), devices=(device,), links={})
     part = device_program(program, device.name)
+    (segments,) = part.program.segments
+    shares = {
+        name: call.shares for one in segments for call in one.calls for name in call.operations
+    }
+    encoder, mid = (shares[f"positive-{part}"] for part in ("encoder", "mid"))
     known = CallSeconds()
     for key, seconds in part.seconds.items():
         known.expect(key, dict(zip(ROW_BUCKETS, seconds, strict=True)))

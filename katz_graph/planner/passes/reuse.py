@@ -6,10 +6,10 @@ The store of templates is a device without computation. Each device loads over a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import inf
 
 from katz_graph.ir.device import NetworkLink, Work
@@ -169,6 +169,7 @@ class _Slot:
     name: str
     times: LayerTimes
     size: float  # bytes of its tensor
+    earlier: float  # of `times.before`: seconds before its call
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +181,26 @@ class _Line:
     # by call: the number of slots until its end, and the seconds from the last of them to its end
     ends: tuple[tuple[int, float], ...]
     ahead: float
+    recorded: bool  # the device replays recorded calls
 
     @property
     def times(self) -> EvaluationTimes:
         after = self.ends[-1][1] if self.ends else 0.0
         return EvaluationTimes(tuple(slot.times for slot in self.slots), after, self.ahead)
 
-    def seconds(self, cached: Sequence[bool]) -> list[float]:
-        """Returns the seconds of each call, with the waits for loads in steady state."""
+    def timed(self, cached: Sequence[bool]) -> Iterator[Call]:
+        """Yields the calls with their seconds in steady state."""
         ends = [0.0, *self.times.ends(cached)]
         clock = [0.0, *(ends[number] + rest for number, rest in self.ends)]
-        return [end - begin for begin, end in pairwise(clock)]
+        left = {call.operations: call.seconds for call in self.calls}
+        for slot, reads in zip(self.slots, cached, strict=True):
+            if reads:
+                left[slot.operations] -= slot.times.full - slot.times.cached
+        for call, (begin, end) in zip(self.calls, pairwise(clock), strict=True):
+            seconds = left[call.operations]
+            computed = seconds / call.seconds if call.seconds else 1.0
+            waits = max(0.0, end - begin - seconds)
+            yield replace(call, seconds=end - begin, computed=computed, waits=waits)
 
     def loads(self, cached: Sequence[bool]) -> tuple[tuple[str, float], ...]:
         """Returns the operation of each call that loads, and the seconds of its loads."""
@@ -201,19 +211,25 @@ class _Line:
                 found[name] = found.get(name, 0.0) + slot.times.load
         return tuple(found.items())
 
-    def computed(self, cached: Sequence[bool]) -> dict[str, float]:
-        """Returns for each operation the share of its computation that is left."""
-        seconds = {call.operations: call.seconds for call in self.calls}
-        left = dict(seconds)
-        for slot, reads in zip(self.slots, cached, strict=True):
-            if reads:
-                left[slot.operations] -= slot.times.full - slot.times.cached
-        return {
-            name: left[names] / seconds[names]
-            for names in seconds
-            for name in names
-            if seconds[names]
-        }
+    def first(self, cached: Sequence[bool], lead: float) -> float:
+        """Returns the seconds of the first evaluation, whose loads begin `lead` seconds before. A
+        layer waits for its own tensor, a recorded call for those of all its layers.
+        """
+        if not self.recorded:
+            return self.times.first(cached, lead)
+        layers: list[LayerTimes] = []
+        for _, group in groupby(
+            zip(self.slots, cached, strict=True), lambda one: one[0].operations
+        ):
+            slots = list(group)
+            loads = sum(slot.times.load for slot, reads in slots if reads)
+            # the whole call's tensors arrive before it begins
+            layers.append(LayerTimes(slots[0][0].earlier, 0.0, 0.0, loads))
+            for slot, reads in slots:
+                before = slot.times.before - slot.earlier
+                layers.append(LayerTimes(before, slot.times.seconds(reads), 0.0, 0.0))
+        loading = [layer.load > 0 for layer in layers]
+        return replace(self.times, layers=tuple(layers)).first(loading, lead)
 
 
 class _Layers:
@@ -237,22 +253,19 @@ class _Layers:
         """
         program, every = self._program, list(self._program.calls)
         reused: dict[str, dict[str, bool]] = {}  # by operation: layers, and whether they are cached
-        computed: dict[str, float] = {}
         waits: dict[str, float] = {}
         report = Reuse(0.0, active=self._template.active, ahead=self._ahead)
         numbers = range(len(program.variants))
         for number in sorted(numbers, key=lambda one: -len(program.variants[one].evaluations)):
-            seconds: dict[tuple[str, ...], float] = {}
+            timed: dict[tuple[str, ...], Call] = {}
             for device, line in self._lines[number].items():
                 cached = choose(_with_decisions(line, reused))
                 for slot, reads in zip(line.slots, cached, strict=True):
                     for name in slot.operations:
                         reused.setdefault(name, {})[slot.name] = reads
-                names = (call.operations for call in line.calls)
-                seconds |= zip(names, line.seconds(cached), strict=True)
-                computed |= line.computed(cached)
+                timed |= {call.operations: call for call in line.timed(cached)}
                 if 0 in program.variants[number].evaluations:
-                    first = line.times.first(cached, self._seconds_before(device))
+                    first = line.first(cached, self._seconds_before(device))
                     waits[device] = max(0.0, first - line.times.period(cached))
                 if number == commonest_variant(program):
                     taken = [slot for slot, reads in zip(line.slots, cached, strict=True) if reads]
@@ -264,9 +277,7 @@ class _Layers:
                         load_seconds=max(report.load_seconds, line.times.loads(cached)),
                         loads={**report.loads, device: line.loads(cached)},
                     )
-            every[number] = tuple(
-                replace(call, seconds=seconds[call.operations]) for call in every[number]
-            )
+            every[number] = tuple(timed[call.operations] for call in every[number])
         layers = {
             name: tuple(layer for layer, reads in found.items() if reads)
             for name, found in reused.items()
@@ -278,7 +289,7 @@ class _Layers:
             target=replace(program.target, links={**program.target.links, **links}),
             calls=tuple(every),
             reused={name: found for name, found in layers.items() if found},
-            reuse=replace(report, computed=computed, first_waits=waits),
+            reuse=replace(report, first_waits=waits),
         )
 
     def _seconds_before(self, device: str) -> float:
@@ -298,7 +309,8 @@ class _Layers:
             else:
                 rest += call.seconds
             ends.append((len(slots), rest))
-        return _Line(tuple(calls), tuple(slots), tuple(ends), self._ahead)
+        recorded = bool(calls) and self._devices[calls[0].device].is_gpu
+        return _Line(tuple(calls), tuple(slots), tuple(ends), self._ahead, recorded)
 
     def _extend(self, slots: list[_Slot], call: Call, operation: Operation, rest: float) -> float:
         """Appends the layers of a call, and returns the seconds after the last one. The call's
@@ -313,7 +325,7 @@ class _Layers:
             return device.seconds(part.batched(members))
 
         parts = [estimate(part) for layer in work.layers for part in (layer.before, layer.full)]
-        scale = call.seconds / (sum(parts) + estimate(work.after))
+        scale, earlier = call.seconds / (sum(parts) + estimate(work.after)), rest
         for layer in work.layers:
             before, full, cached = (
                 scale * estimate(part) for part in (layer.before, layer.full, layer.cached)
@@ -324,8 +336,8 @@ class _Layers:
             rows = members * self._program.rows[operation.id]
             size = float(rows * layer.tokens * layer.width * device.value_bytes)
             times = LayerTimes(rest + before, full, cached, size / self._template.bytes_per_second)
-            slots.append(_Slot(call.operations, layer.name, times, size))
-            rest = 0.0
+            slots.append(_Slot(call.operations, layer.name, times, size, earlier))
+            rest = earlier = 0.0
         return rest + scale * estimate(work.after)
 
     def _work(self, operation: Operation) -> LayeredWork:

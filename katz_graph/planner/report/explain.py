@@ -49,13 +49,13 @@ def predict(program: Program) -> Prediction:
         call.seconds for call in program.before_calls if call.device == program.sampler_device
     )
     ideal = sequential = before
-    computed = program.reuse.computed if program.reuse else {}
-
-    def seconds(name: str, device: str) -> float:
-        return computed.get(name, 1.0) * costs.seconds(name, 1, device)
-
-    for variant, tree in zip(program.variants, program.trees, strict=True):
+    for variant, tree, calls in zip(program.variants, program.trees, program.calls, strict=True):
         count = len(variant.evaluations)
+        computed = {name: call.computed for call in calls for name in call.operations}
+
+        def seconds(name: str, device: str, computed: Mapping[str, float] = computed) -> float:
+            return computed[name] * costs.seconds(name, 1, device)
+
         ideal += count * tree.fold(lambda name: min(seconds(name, device) for device in devices))
         sequential += count * sum(
             seconds(operation.id, program.sampler_device) for operation in variant.operations
