@@ -101,8 +101,8 @@ class JobProgress:
     reports: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PACE_REPORTS))
     first: tuple[float, int] | None = None  # time of the first report, evaluations done by then
     ends: dict[str, float] = field(default_factory=dict)  # time of a sampler's last evaluation
-    # when about half of the job was done: time, predicted remaining seconds
-    half: tuple[float, float] | None = None
+    # when about half of the job was done: time, predicted remaining seconds (None: not predicted)
+    half: tuple[float, float | None] | None = None
 
     def on_event(self, event: ClientEvent, now: float) -> None:
         match event:
@@ -339,8 +339,10 @@ class RunningJobs:
             and elapsed >= alone
         )
 
-    def note(self, id: str, remaining: float, now: float) -> None:
-        """Stores the prediction to be compared, when about half of the job is done."""
+    def note(self, id: str, remaining: float | None, now: float) -> None:
+        """Stores the prediction to be compared, when about half of the job is done. None: this job
+        is not compared.
+        """
         self._jobs[id].half = now, remaining
 
     def forget(self, id: str) -> None:
@@ -363,11 +365,12 @@ class RunningJobs:
             self._learn(known, job, progress, started, at)
         if len(self._shapes) > SHAPES:
             del self._shapes[next(iter(self._shapes))]
-        if progress.half is not None and at > progress.half[0]:
-            measured = at - progress.half[0]
-            self._predicted += progress.half[1]
+        half, predicted = progress.half or (at, None)
+        if predicted is not None and at > half:
+            measured = at - half
+            self._predicted += predicted
             self._measured += measured
-            self._errors.append(abs(progress.half[1] / measured - 1))
+            self._errors.append(abs(predicted / measured - 1))
 
     def _learn(
         self, shape: _Shape, job: Job, progress: JobProgress, started: float, at: float

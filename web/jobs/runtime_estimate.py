@@ -31,6 +31,7 @@ UNKNOWN = 10.0  # predicted seconds of a job before any sample exists
 PIXELS = 512 * 512  # of a picture without a size in the graph
 STEPS = 20  # of a sampler with steps from another node
 SAME_FORECAST_S = 0.25  # seconds for which a forecast of the same jobs counts
+COMPARED_S = 0.25  # seconds between two forecasts that are made to be compared with the run
 BEGIN = 1.0  # of forecasts; all jobs have arrived before
 
 
@@ -209,6 +210,7 @@ class Forecast:
         self._devices: dict[str, int] = {}  # groups by the device that advances samplers
         # the last forecast: its jobs and time
         self._last: tuple[Sequence[str], float, Predicted] | None = None
+        self._compared = -math.inf  # time of the last forecast that is compared
 
     def know(self, job: Job, features: JobFeatures) -> None:
         """Adds a waiting or running job."""
@@ -231,6 +233,9 @@ class Forecast:
             return
         elapsed, alone = now - job.started, self._request(job, work).alone(self._running.seconds_of)
         if self._running.is_half_done(job.id, alone, elapsed):
+            if now - self._compared < COMPARED_S:
+                return self._running.note(job.id, None, now)
+            self._compared = now
             served, waiting = others()
             if job.id not in {one.id for one in served}:
                 served = [job, *served]
