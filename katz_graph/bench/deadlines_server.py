@@ -100,12 +100,14 @@ class Ran:
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Seconds of a job by side: on the idle server, and of a device at full load, if jobs share no
-    calls and if they share calls of MAX_ROWS rows.
+    calls and if they share calls of MAX_ROWS rows. `rest`: the share of `alone` that is no
+    evaluation, which jobs never share.
     """
 
     idle: Mapping[int, float]
     alone: Mapping[int, float]
     shared: Mapping[int, float]
+    rest: Mapping[int, float]
 
     @property
     def capacity(self) -> float:
@@ -130,15 +132,18 @@ class Machine:
 
     @property
     def seconds_of(self) -> SecondsOf:
-        """Returns the seconds of a call by side and rows. They contain the rest of a job."""
+        """Returns the seconds of a call by side and rows."""
         points = {
             side: {
-                ROWS: self.alone[side] / STEPS,
-                MAX_ROWS: self.shared[side] * MAX_ROWS / ROWS / STEPS,
+                ROWS: (self.alone[side] - self._rest(side)) / STEPS,
+                MAX_ROWS: (self.shared[side] - self._rest(side)) * MAX_ROWS / ROWS / STEPS,
             }
             for side in self.idle
         }
         return lambda side, rows: interpolated(rows, points[int(str(side))]) or 0.0
+
+    def _rest(self, side: int) -> float:
+        return self.alone[side] * self.rest[side]
 
     def simulated(
         self, jobs: Arrivals, order: Order, max_rows: int = 0, predictions: Sequence[float] = ()
@@ -152,9 +157,8 @@ class Machine:
             # on the idle server a job also waits for the host, whose work devices overlap
             host = max(0.0, self.idle[side] - self.alone[side])
             due = arrival + SLO * self.idle[side] - host
-            requests.append(
-                Request(arrival, (Calls(side, STEPS, ROWS),), due, prediction=prediction)
-            )
+            work = Calls(side, STEPS, ROWS), Calls(None, 1, own=self._rest(side))
+            requests.append(Request(arrival, work, due, prediction=prediction))
         return simulate(requests, DEVICES, self.seconds_of, max_rows, order).on_time
 
 
@@ -206,6 +210,7 @@ def started(folder: Path, *options: str) -> Iterator[tuple[Served, Mapping[int, 
 
 def _machine(folder: Path) -> Machine:
     with started(folder) as (server, idle):
+        rest = {side: _rest_share(server, side) for side in SIDES}
         alone = {side: DEVICES / capacity(server, {side: 1.0}, PEAK_JOBS // 2) for side in SIDES}
     with started(folder, *SHARED) as (server, _):
         shared = {side: DEVICES / capacity(server, {side: 1.0}) for side in SIDES}
@@ -219,7 +224,19 @@ def _machine(folder: Path) -> Machine:
         file=sys.stderr,
         flush=True,
     )
-    return Machine(idle, alone, shared)
+    return Machine(idle, alone, shared, rest)
+
+
+def _rest_share(server: Served, side: int) -> float:
+    """Returns the share of the devices' seconds of a job that are not its evaluations."""
+    sent = send(server, [(float(number), side) for number in range(ALONE_JOBS)])
+    server.drain()
+    found = []
+    for identifier, _ in sent:
+        seconds = server.get(f"/katz/jobs/{identifier}/report").data["seconds"]
+        rest = seconds["prepare"] + seconds["vae"]
+        found.append(rest / (rest + seconds["denoise"]))
+    return median(found)
 
 
 def _serve(
