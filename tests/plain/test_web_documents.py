@@ -13,6 +13,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 from web_server import GRAPH, Served, run
 
+from katz_graph.core.allowed_approximations import APPROXIMATIONS
 from katz_graph.formats.read import SHIPPED
 from katz_graph.web.options import Limits
 from katz_graph.web.runner_client.facts import CheckedPrompt, PlannedGraph, WrittenOut
@@ -176,6 +177,7 @@ def test_plans_are_made_without_a_job(tmp_path: Path) -> None:
             "error": None,
             "node_errors": {},
             "notes": ["a line"],
+            "approximations": list(APPROXIMATIONS),
         }
         await server.client.post("/katz/plan", json={**body, "packs": True})
         asked = list(server.runner.planned)

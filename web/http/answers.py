@@ -33,12 +33,15 @@ class CheckedWorkflow:
 
 @dataclass(frozen=True, slots=True)
 class PlannedWorkflow:
-    """Answers `/katz/plan`: a plan per sampler that could be planned."""
+    """Answers `/katz/plan`: a plan per sampler that could be planned. `approximations`: the names
+    that `allow` of a request may have.
+    """
 
     plans: tuple[PlanData, ...]
     error: Mapping[str, Any] | None
     node_errors: Mapping[str, Any]
     notes: tuple[str, ...]
+    approximations: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from katz_graph.core.allowed_approximations import APPROXIMATIONS
 from katz_graph.core.errors import InputError
 from katz_graph.formats.image import Carried
 from katz_graph.formats.ui_open import EditorDocument, check_editors_document, editors_document
@@ -120,7 +121,11 @@ def router(state: State) -> APIRouter:
                 status, message, wait = REFUSED[made.refusal]
                 raise Refusal(status, message, made.refusal, retry_after=wait)
         answer = PlannedWorkflow(
-            made.plans, found.error, found.node_errors, (*found.notes, *made.notes)
+            made.plans,
+            found.error,
+            found.node_errors,
+            (*found.notes, *made.notes),
+            APPROXIMATIONS,
         )
         return json_answer(state.concealment.data(as_data(answer)))
 

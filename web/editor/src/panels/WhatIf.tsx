@@ -1,7 +1,6 @@
 /** Compares plans for other devices, placements, approximations, links or batching. */
 import { useState } from "react";
 import { run } from "../commands/run";
-import type { Plan } from "../plan/model/plan";
 import { moreText, timeText } from "../plan/model/words";
 import { type Choices, type Planned, useActive } from "../state/documents";
 import { notify } from "../state/live";
@@ -18,7 +17,6 @@ import {
 const MAX_EQUAL_DEVICES = 8;
 /** The stage of nodes without a model, which cannot be placed. */
 const NODES = "node";
-const ALLOWED = ["stale-controlnet", "async-lora", "stale-controlnet,async-lora"];
 
 export function WhatIf({ planned }: { readonly planned: Planned }) {
   const session = useActive();
@@ -46,7 +44,7 @@ export function WhatIf({ planned }: { readonly planned: Planned }) {
           if (words !== "" && !asking) void ask();
         }}
       >
-        <Fields plans={planned.plans} choices={choices} onChange={setChoices} />
+        <Fields planned={planned} choices={choices} onChange={setChoices} />
         <button type="submit" disabled={words === "" || asking}>
           Plan this setup
         </button>
@@ -57,11 +55,11 @@ export function WhatIf({ planned }: { readonly planned: Planned }) {
 }
 
 function Fields({
-  plans,
+  planned: { plans, approximations },
   choices,
   onChange,
 }: {
-  readonly plans: readonly Plan[];
+  readonly planned: Planned;
   readonly choices: Choices;
   readonly onChange: (choices: Choices) => void;
 }) {
@@ -122,11 +120,10 @@ function Fields({
         >
           <option value="same">as for jobs</option>
           <option value="">nothing</option>
-          {ALLOWED.map((names) => (
-            <option key={names} value={names}>
-              {names.replace(",", " and ")}
-            </option>
+          {approximations.map((name) => (
+            <option key={name}>{name}</option>
           ))}
+          <option value={approximations.join()}>all of these</option>
         </select>
       </label>
       <label>

@@ -157,12 +157,20 @@ export async function plan(
   asker: string,
   instead: PlanOverrides = {},
   more: Asking = {},
-): Promise<{ readonly plans: readonly Json[]; readonly notes: readonly string[] }> {
+): Promise<{
+  readonly plans: readonly Json[];
+  readonly notes: readonly string[];
+  readonly approximations: readonly string[];
+}> {
   const asked = { prompt: asPrompt(document), client_id: asker } satisfies messages.PlanBody;
   const planned = messageFields<messages.PlannedWorkflow>(
     await posted("katz/plan", { ...asked, ...instead }, more),
   );
-  return { plans: listOf(planned.plans), notes: textsOf(planned.notes) };
+  return {
+    plans: listOf(planned.plans),
+    notes: textsOf(planned.notes),
+    approximations: textsOf(planned.approximations),
+  };
 }
 
 /** Reads the response of a check or of a refused run. */

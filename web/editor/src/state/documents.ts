@@ -15,6 +15,8 @@ export interface Planned {
   readonly work: string;
   readonly plans: readonly Plan[];
   readonly notes: readonly string[];
+  /** The names of approximations that plans may allow. */
+  readonly approximations: readonly string[];
   /** Whether the document has changed since. */
   readonly old: boolean;
   /** The plans tried with other choices. */

@@ -77,7 +77,7 @@ export function watchPlans(): () => void {
     const { signal } = (asking = new AbortController());
     try {
       // a plan of a large graph has megabytes
-      const { plans: described, notes } = await askForPlan(
+      const { plans: described, ...more } = await askForPlan(
         doc,
         ASKER,
         {},
@@ -85,7 +85,7 @@ export function watchPlans(): () => void {
       );
       const plans = await readInSlices(described, planOf);
       if (signal.aborted) return;
-      update(session, { planned: { work, plans, notes, old: false, trials: [], shown: null } });
+      update(session, { planned: { work, plans, ...more, old: false, trials: [], shown: null } });
     } catch (error) {
       const busy = error instanceof Refused && error.status === UNAVAILABLE && !signal.aborted;
       if (busy && doc === seen) timer = setTimeout(() => void ask(session, doc), RETRY_MS);

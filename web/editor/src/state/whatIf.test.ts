@@ -15,7 +15,15 @@ import {
 vi.mock("../server/client", () => ({ plan: vi.fn() }));
 
 const asked = vi.mocked(plan);
-const base = { work: "w", plans: [], notes: [], old: false, trials: [], shown: null };
+const base = {
+  work: "w",
+  plans: [],
+  notes: [],
+  approximations: ["cached-edit"],
+  old: false,
+  trials: [],
+  shown: null,
+};
 
 function session(): Session {
   const [found] = useDocuments.getState().sessions;
@@ -27,7 +35,7 @@ beforeEach(() => {
   const made = { ...newSession("a", { nodes: [] }), planned: base };
   useDocuments.setState({ sessions: [made], active: made.id });
   asked.mockReset();
-  asked.mockResolvedValue({ plans: [{ sampler: "5" }], notes: [] });
+  asked.mockResolvedValue({ plans: [{ sampler: "5" }], notes: [], approximations: [] });
 });
 
 test("choices are requested in the form of the command line", () => {
@@ -71,7 +79,7 @@ test("a trial of an earlier graph is dropped, and one without a plan is not show
   useDocuments.getState().update(before.id, { planned: { ...base, work: "other" } });
   await tryPlan(before, { batching: true });
   expect(session().planned?.trials).toEqual([]);
-  asked.mockResolvedValue({ plans: [], notes: ["no stage"] });
+  asked.mockResolvedValue({ plans: [], notes: ["no stage"], approximations: [] });
   await tryPlan(session(), { place: { nothing: "cpu" } });
   expect(session().planned).toMatchObject({ shown: null, trials: [{ notes: ["no stage"] }] });
 });

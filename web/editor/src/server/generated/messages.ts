@@ -307,7 +307,8 @@ export interface CheckedWorkflow {
   notes: string[];
 }
 /**
- * Answers `/katz/plan`: a plan per sampler that could be planned.
+ * Answers `/katz/plan`: a plan per sampler that could be planned. `approximations`: the names
+ * that `allow` of a request may have.
  */
 export interface PlannedWorkflow {
   plans: DescribedPlan[];
@@ -318,6 +319,7 @@ export interface PlannedWorkflow {
     [k: string]: unknown;
   };
   notes: string[];
+  approximations: string[];
 }
 /**
  * Describes the plan of one sampler. Results of passes that have not run are empty or null.
