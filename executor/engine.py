@@ -327,6 +327,14 @@ class DeviceEngine:
         )
         return program
 
+    def _template(self, region: Region, changes: PlanChanges) -> str:
+        """Identifies the template that a request may read; empty if it reads none."""
+        allowed = self.choices.allowed if changes.allow is None else changes.allow
+        if CACHED_EDIT not in allowed or self.templates is None:
+            return ""
+        request = self.templates.request(region)
+        return "" if isinstance(request, str) else request.prefix
+
     def _offered(self, region: Region, target: Target) -> OfferedTemplate | str | None:
         """Returns what the store has for a request that may read cached activations, or the reason
         why it reads none.
@@ -385,10 +393,11 @@ class DeviceEngine:
         turn = self._planning.held(context.due, context.arrival, context.check_cancelled)
         with ExitStack() as planning:
             planning.enter_context(turn)
-            lease = self._router.admit(region, _chooses(context.changes))
+            changes = context.changes
+            lease = self._router.admit(region, _chooses(changes), self._template(region, changes))
             completed = False
             try:
-                program = self._leased(region, lease, context.changes)
+                program = self._leased(region, lease, changes)
                 self._autoscaler.apply(self._router.planned(lease, program))
                 planning.close()
                 sampled = self._carried_out(region, program, context)

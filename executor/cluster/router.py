@@ -1,5 +1,6 @@
 """Assigns devices to concurrent requests: the replica group of base devices that is predicted to be
-idle first, or all base devices, and a pool member for each ControlNet.
+idle first, or all base devices, and a pool member for each ControlNet. Of groups that are idle at
+the same time, a request that reads a template gets the one that read it last.
 
 Only decides: the engine requests a lease before planning and reports the outcome. Source: Katz,
 section 5, ControlNets as a separate service.
@@ -27,6 +28,7 @@ from katz_graph.planner.queries import commonest_variant
 RECENT_REQUESTS = 32  # requests whose rate and seconds are the load
 PACE_S = 600.0  # seconds for which a measured pace counts
 MAX_LOAD = 0.99
+MAX_TEMPLATES = 1024  # whose last readers are known
 EFFICIENCY = 0.9  # of all devices for one request; assumed before it is planned for them
 
 
@@ -46,6 +48,7 @@ class Lease:
     ran: float = 0.0  # seconds without earlier requests on its devices
     controlnet_ops: Mapping[tuple[str, ControlNetRecipe], float] = field(default_factory=dict)
     step: float = 0.0  # planned seconds of one evaluation
+    template: str = ""  # that the request may read
 
 
 class Router:
@@ -102,19 +105,21 @@ class Router:
         }
         self._replicas = Replicas(self.pool, clock)
         self._tickets: list[Lease] = []
+        self._readers: dict[str, frozenset[str]] = {}  # by template: devices that read it last
         self._lock = threading.Lock()
 
     def _honours(self, lane: Sequence[str]) -> bool:
         """Returns whether every pinned stage has a device in the lane or the pool."""
         return all({*lane, *self.pool}.intersection(pinned) for pinned in self._pins.values())
 
-    def admit(self, region: Region, chooses: bool = False) -> Lease:
+    def admit(self, region: Region, chooses: bool = False, template: str = "") -> Lease:
         """Leases the replica group with the earliest predicted end, and with `BY_LOAD` all base
         devices to a request that chooses among them. A single request may use the whole pool; with
-        other requests running, each of its ControlNets goes to the least loaded holder.
+        other requests running, each of its ControlNets goes to the least loaded holder. `template`:
+        identifies the one that the request may read.
         """
         with self._lock:
-            lease = self._earliest(chooses)
+            lease = self._earliest(chooses, template)
             if self.pool and self._tickets:
                 lease.pins = {**lease.pins, **self._routed(region)}
             self._tickets.append(lease)
@@ -125,10 +130,14 @@ class Router:
         with self._lock:
             return self._earliest(chooses)
 
-    def _earliest(self, chooses: bool) -> Lease:
+    def _earliest(self, chooses: bool, template: str = "") -> Lease:
         self._update()
         lanes = [self._base] if chooses and self._by_load else self._lanes
-        return self._lease(min(lanes, key=self._end))
+        readers = self._readers.get(template, frozenset())
+        lane = min(lanes, key=lambda one: (*self._end(one), readers.isdisjoint(one)))
+        lease = self._lease(lane)
+        lease.template = template
+        return lease
 
     def _lease(self, lane: Sequence[str]) -> Lease:
         devices = (*lane, *self.pool)
@@ -280,6 +289,11 @@ class Router:
             for member, recipe in controlnet_ops:
                 self._replicas.note(recipe, member)
             lease.step = program.prediction.period if program.prediction else 0.0
+            if program.template is not None:
+                self._readers.pop(lease.template, None)
+                self._readers[lease.template] = lease.used
+                if len(self._readers) > MAX_TEMPLATES:
+                    del self._readers[next(iter(self._readers))]
         return self.observe()
 
     def dismiss(self, lease: Lease, completed: bool = False) -> tuple[Change, ...]:

@@ -22,10 +22,12 @@ from katz_graph.core.events import Sampled
 from katz_graph.core.patches import DiscreteSampling
 from katz_graph.core.recipe import EditTemplate, Picture
 from katz_graph.core.shared_rows import SharedRows
+from katz_graph.executor.cluster.router import Lease
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.start import start_here
 from katz_graph.executor.templates.budget import TemplatePlace, parse_template_place
 from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.ir.reuse import TemplateUse, shown_template
@@ -37,7 +39,7 @@ from katz_graph.planner.template import TemplateRequest
 from katz_graph.settings.options import TemplateOptions
 from katz_graph.testing.model_files import Models, difference
 from katz_graph.testing.plain_loop import Case, ControlCase
-from katz_graph.testing.requests import bare_context, sampler_region
+from katz_graph.testing.requests import bare_context, sample, sampler_region
 from katz_graph.testing.template_calls import NotedCalls
 
 BOUND = 1e-5  # of the range
@@ -146,6 +148,27 @@ def test_a_fill_without_room_ends_early(
         assert 0 < computed(filled) < computed(full)
         assert computed(filled) == 0  # it is refused at once
         assert not engine.templates.store.templates()
+
+
+def test_the_router_knows_which_template_a_request_may_read(
+    engine: Any, sdxl: Models, latent: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, admitted, admit = case(sdxl, latent, steps=1), [], engine._router.admit
+
+    def noted(region: Region, chooses: bool, template: str) -> Lease:
+        admitted.append(template)
+        lease: Lease = admit(region, chooses, template)
+        return lease
+
+    monkeypatch.setattr(engine._router, "admit", noted)
+    request = filled(engine, asked)
+    for one, changes in (
+        (asked, PlanChanges()),
+        (asked, PlanChanges(allow="")),
+        (replace(asked, mask=None), PlanChanges()),
+    ):
+        sample(engine, sampler_region(one), replace(bare_context(engine), changes=changes))
+    assert admitted == [request.prefix, "", ""]
 
 
 def test_edits_keep_the_rest_of_the_picture_and_share_calls(

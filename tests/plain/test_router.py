@@ -13,6 +13,7 @@ from katz_graph.executor.cluster.router import Lease, Router
 from katz_graph.ir.device import Target
 from katz_graph.ir.program import Call, Prediction, Program, Variant
 from katz_graph.ir.region import Operation, Ref, Region
+from katz_graph.ir.reuse import TemplateUse
 
 EDGES, POSE = (ControlNetRecipe(Component(name, ())) for name in ("edges", "pose"))
 STEP = 0.1  # seconds of an evaluation
@@ -74,6 +75,28 @@ def test_requests_go_to_the_lane_that_is_predicted_to_end_first() -> None:
     clock[0] = 1e6  # both are late: the predicted ends are equal
     busy.dismiss(long)
     assert busy.preview().devices[0] == long.devices[0]
+
+
+def test_idle_devices_get_the_templates_that_they_read_last() -> None:
+    idle = router([0.0])
+
+    def placed(template: str, reads: bool = True, busy: float = 0.0) -> str:
+        """Returns the device of a request, while another one has the first device if `busy`."""
+        other = idle.admit(region()) if busy else None
+        if other is not None:
+            idle.planned(other, program(busy, *other.devices[:1]))
+        lease = idle.admit(region(), template=template)
+        one = program(1.0, lease.devices[0])
+        idle.planned(lease, replace(one, template=TemplateUse(template, ())) if reads else one)
+        for each in filter(None, (lease, other)):
+            idle.dismiss(each)
+        return lease.devices[0]
+
+    assert placed("a") == "g0" and placed("b", busy=1.0) == "g1"
+    assert [placed(name) for name in ("a", "b", "c", "b")] == ["g0", "g1", "g0", "g1"]
+    assert placed("a", busy=1.0) == "g1"  # g0 is not idle
+    assert placed("a") == placed("a", reads=False) == "g1"
+    assert placed("") == "g0"
 
 
 def leased(auto: Router, alone: float, together: float) -> tuple[Lease, bool]:
