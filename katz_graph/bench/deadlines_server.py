@@ -231,7 +231,7 @@ def _rest_share(server: Served, side: int) -> float:
     """Returns the share of the devices' seconds of a job that are not its evaluations."""
     sent = send(server, [(float(number), side) for number in range(ALONE_JOBS)])
     server.drain()
-    found = []
+    found = list[float]()
     for identifier, _ in sent:
         seconds = server.get(f"/katz/jobs/{identifier}/report").data["seconds"]
         rest = seconds["prepare"] + seconds["vae"]
