@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from katz_graph.core.recipe import (
     VaeRecipe,
     digest,
 )
-from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.identity import file_identity, read_header
 from katz_graph.models.loading.sources import (
     clip_recipe,
     controlnet_recipe,
@@ -264,3 +265,29 @@ def test_a_tokenizer_that_changed_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text() + " ")
     with pytest.raises(InputError, match=r"tokenizer_config\.json: changed since"):
         load_tokenizer(clip.encoders[0])
+
+
+def test_a_file_is_hashed_again_only_if_it_may_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "one.safetensors"
+    read: list[Path] = []
+
+    def noted(file: Path) -> Any:
+        read.append(file)
+        return read_header(file)
+
+    def rewritten(name: str) -> FileIdentity:
+        """Writes as many bytes as before, with the same time of change as far as a program can."""
+        save_file({name: torch.zeros(2)}, path)
+        os.utime(path, ns=(10**18, 10**18))
+        return file_identity(path)
+
+    monkeypatch.setattr("katz_graph.models.loading.identity.read_header", noted)
+    assert len({rewritten(name) for name in "abcd"}) == 4
+    monkeypatch.setattr("katz_graph.models.loading.identity.SETTLED_NS", -(10**12))
+    first = file_identity(path)
+    read.clear()
+    assert file_identity(path) == first and not read
+    time.sleep(0.05)  # clocks of file systems tick
+    assert rewritten("e") != first and read == [path]

@@ -9,7 +9,9 @@ import hashlib
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,10 @@ FOREIGN = {
 }  # signatures of files that users mistake for models
 LONGEST_SIGN = 64  # bytes
 LENGTH_BYTES = 8  # of the header length
+FILES = 4096  # whose hashes are remembered
+# A file that was written less long ago may be written again with the same times, because clocks of
+# file systems tick.
+SETTLED_NS = 2_000_000_000
 PEFT_FILE, PEFT_CONFIGURATION = "adapter_model.safetensors", "adapter_config.json"
 COMPANIONS = {PEFT_FILE: (PEFT_CONFIGURATION,)}
 """Maps lowercase names of weights files to the configuration files in the same folder. The identity
@@ -95,7 +101,9 @@ def configuration_identity(path: str | Path) -> FileIdentity:
     """Returns the identity of a small file, with a hash of its content."""
     path = resolve(path)
     status = path.stat()
-    return FileIdentity(str(path), status.st_size, status.st_mtime_ns, content_hash(path))
+    return FileIdentity(
+        str(path), status.st_size, status.st_mtime_ns, _hash(path, status, _content_hash)
+    )
 
 
 def read_configuration(file: FileIdentity) -> dict[str, Any]:
@@ -115,7 +123,28 @@ def check_content(*files: FileIdentity) -> None:
 
 def content_hash(path: str | Path) -> str:
     """Returns the SHA-256 of a file's bytes."""
-    return hashlib.sha256(_read(resolve(path))).hexdigest()
+    return _content_hash(resolve(path))
+
+
+def _content_hash(path: Path) -> str:
+    return hashlib.sha256(_read(path)).hexdigest()
+
+
+def _header_hash(path: Path) -> str:
+    return hashlib.sha256(read_header(path)[0]).hexdigest()
+
+
+def _hash(path: Path, status: os.stat_result, of: Callable[[Path], str]) -> str:
+    """Returns a hash of a file, remembered as long as the file does not change."""
+    if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) < SETTLED_NS:
+        return of(path)
+    version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return _remembered_hash(path, version, of)
+
+
+@lru_cache(maxsize=FILES)
+def _remembered_hash(path: Path, version: tuple[int, ...], of: Callable[[Path], str]) -> str:
+    return of(path)
 
 
 def file_identity(path: str | Path) -> FileIdentity:
@@ -125,14 +154,13 @@ def file_identity(path: str | Path) -> FileIdentity:
     path = resolve(path)
     if not path.is_file():
         raise InputError(f"{path}: expected a safetensors file, got a folder")
-    header, _ = read_header(path)
     status = path.stat()
     companions = (path.with_name(name) for name in COMPANIONS.get(path.name.lower(), ()))
     return FileIdentity(
         str(path),
         status.st_size,
         status.st_mtime_ns,
-        hashlib.sha256(header).hexdigest(),
+        _hash(path, status, _header_hash),
         companions=tuple(configuration_identity(one) for one in companions if one.exists()),
     )
 
