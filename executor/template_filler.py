@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from katz_graph.core.errors import RunError
 from katz_graph.core.latent_space import LatentSamples
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.engine_on_top import EngineOnTop
@@ -13,13 +14,14 @@ from katz_graph.node.types import Context
 
 
 class TemplateFiller(EngineOnTop):
-    """Fills the template of each sampler that edits a picture, and samples the others, whose
-    results it may need. `filled`: the names of filled templates. `say` reports the others.
+    """Fills the template of each sampler that edits a picture; samples only the others, unless
+    `samples_all`, because a sampler may need another's result. `filled`: the names of filled
+    templates. `say` reports samplers without a template. Raises RunError if one is not stored.
     """
 
-    def __init__(self, engine: DeviceEngine, say: Callable[[str], None]) -> None:
+    def __init__(self, engine: DeviceEngine, say: Callable[[str], None], samples_all: bool) -> None:
         super().__init__(engine)
-        self._say = say
+        self._say, self._samples_all = say, samples_all
         self.filled: list[str] = []
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
@@ -35,8 +37,9 @@ class TemplateFiller(EngineOnTop):
         else:
             self._engine.fill_template(request, context)
             if templates.store.find(request.name) is None:
-                self._say(f"sampler {region.name}: its template was not stored")
-            else:
-                self.filled.append(request.name)
+                raise RunError("its template was not stored, or another process still fills it")
+            self.filled.append(request.name)
+        if self._samples_all:
+            return self._engine.sample(region, context)
         latent: LatentSamples = region.begin.inputs["latent_image"]
         return latent, latent

@@ -357,13 +357,15 @@ class Engine:
 
     def fill_templates(self, workflow: Source, *, set: Assignments = ()) -> list[str]:
         """Fills the templates of a workflow's samplers that edit a part of a picture, for later
-        runs with `allow="cached-edit"`. Returns the names of the filled ones.
+        runs with `allow="cached-edit"`. Returns the names of the filled ones. RunError if one is
+        not stored, such as on a full disk.
         """
         from katz_graph.executor.template_filler import TemplateFiller
 
         prepared = self._prepared(workflow, Changes(set=set), self._warn)
         setup, engine = self._started(resolve(self._options, prepared.workflow.run))
-        filler = TemplateFiller(engine, self._say)
+        several = len(self._plan(prepared, setup, "expand")) > 1
+        filler = TemplateFiller(engine, self._say, samples_all=several)
         with setup.driving():
             self._run_unwritten(prepared, filler)
         return filler.filled

@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from rich.table import Table
 from katz_graph.cli.options import WorkflowOptions
 from katz_graph.cli.session import TerminalLines, open_engine
 from katz_graph.core.errors import InputError
+from katz_graph.ir.provenance import CACHED_EDIT
 from katz_graph.ir.reuse import shown_template
 from katz_graph.settings.environment import TEMPLATES, Settings
 from katz_graph.settings.options import TemplateOptions
@@ -28,6 +30,8 @@ ALL = "all"
 
 def fill(workflow: Path, options: WorkflowOptions, as_json: bool) -> None:
     """Fills the templates of a workflow, and prints their names."""
+    # a sampler that needs the result of an edit gets the one that later runs compute
+    options = replace(options, allow=CACHED_EDIT)
     # packs may print
     with open_engine(options, TerminalLines()) as engine, contextlib.redirect_stdout(sys.stderr):
         filled = engine.fill_templates(workflow, set=options.sets)

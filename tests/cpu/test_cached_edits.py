@@ -4,6 +4,8 @@ do not cover.
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,7 @@ from torch import Tensor
 
 import katz_graph
 from katz_graph.cli.template import drop, show
-from katz_graph.core.errors import InputError
+from katz_graph.core.errors import InputError, RunError
 from katz_graph.core.events import Sampled
 from katz_graph.core.patches import DiscreteSampling
 from katz_graph.core.recipe import EditTemplate, Picture
@@ -39,6 +41,7 @@ from katz_graph.planner.template import TemplateRequest
 from katz_graph.settings.options import TemplateOptions
 from katz_graph.testing.model_files import Models, difference
 from katz_graph.testing.plain_loop import Case, ControlCase
+from katz_graph.testing.random_models import Kind, make_pipeline
 from katz_graph.testing.requests import bare_context, sample, sampler_region
 from katz_graph.testing.template_calls import NotedCalls
 
@@ -191,6 +194,28 @@ def test_edits_keep_the_rest_of_the_picture_and_share_calls(
     assert engine.models.compute.use.shared > 0
 
 
+@pytest.mark.parametrize("kind", ["sd35", "flux"])
+def test_edits_by_transformers(engine: Any, tmp_path: Path, kind: Kind) -> None:
+    """Blocks of text and picture tokens read templates, alone and in shared calls."""
+    make_pipeline(tmp_path / kind, kind, 1)
+    picture = torch.randn(1, 16, SIDE, SIDE, generator=torch.Generator().manual_seed(3))
+    mask = torch.zeros(SIDE, SIDE)
+    mask[3:8, 5:9] = 1
+    own = Case("edit", tmp_path / kind, "euler", 1, 0.5, latent=picture, mask=mask)
+    name = filled(engine, own).name
+    edits = [own, replace(own, prompt="a mountain", seed=8)]
+    plans = [edit_of(engine, one, name, [0]) for one in edits]
+    whole = [full(engine, one) for one in edits]
+    alone = [run(engine, *plan) for plan in plans]
+    assert difference(alone[0], whole[0]) <= BOUND  # the same input as the template
+    assert torch.equal(alone[1][..., mask == 0], whole[1][..., mask == 0])
+    assert 0 < difference(alone[1], whole[1]) < 0.05 * difference(*whole)
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda plan: run(engine, *plan), plans))
+    assert max(map(difference, both, alone)) <= BOUND
+    assert engine.models.template_store.counts.hits == 4
+
+
 def test_a_request_fills_the_template_that_later_ones_find(
     engine: Any, sdxl: Models, latent: Tensor
 ) -> None:
@@ -230,6 +255,22 @@ def test_workflows_that_edit_one_picture_share_its_template(
         absent = "no template of its picture is filled"
         assert why(other, "55.steps=2", "2.text=a blue square on the left") != absent
         assert why(INPAINT, "5.steps=2", "3.text=grey") == absent
+
+        twice = json.loads(text)
+        twice["12"] = {"class_type": "SetLatentNoiseMask"}
+        twice["12"]["inputs"] = {"samples": ["5", 0], "mask": ["10", 1]}
+        twice["13"] = {"class_type": "KSampler", "inputs": dict(twice["5"]["inputs"])}
+        twice["13"]["inputs"]["latent_image"] = ["12", 0]
+        twice["90"]["inputs"]["samples"] = ["13", 0]
+        steps = {"5.steps": 2, "13.steps": 3}
+        assert len(engine.fill_templates(twice, set=steps)) == 1  # that of the second sampler
+        programs = engine.run(twice, set=steps).plan.programs
+        assert [program.reuse.why_not != absent for program in programs] == [True, True]
+
+        shutil.rmtree(tmp_path / "templates")
+        (tmp_path / "templates").write_text("no folder")
+        with pytest.raises(RunError, match="its template was not stored"):
+            engine.fill_templates(INPAINT, set=["5.steps=2"])
 
 
 @pytest.mark.parametrize("name", ["edit_template", "flow_edit_template"])
