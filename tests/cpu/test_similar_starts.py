@@ -244,7 +244,7 @@ def test_a_profile_earns_starts_only_where_hardly_any_pair_fails() -> None:
     assert profile(*near[:9]).earned == []  # too few
     assert profile(*near).table == [(0.9, 4.0), (0.9, 2.0)]
     assert profile(*near, (0.8, 1)).earned == [(0.8, 1), (0.9, 2)]
-    assert profile(*near, (0.99, 1)).earned == [(0.9, 1)]  # the nearest fails
+    assert profile(*near, (0.99, 1)).earned == [(0.9, 1)]  # 1 of 13 fails
     many = [(0.9 + number / 1000, 2) for number in range(99)]
     assert profile(*many, (0.5, 1)).earned == [(0.5, 1), (0.5, 2)]  # 1 of 100 fails
 
