@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from katz_graph.bench import edit_quality, edit_speed
+from katz_graph.bench import edit_quality, edit_similar, edit_speed
 from katz_graph.bench.command import run_bench
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.edit_speed import Network, Scale, make_usual
@@ -75,3 +75,26 @@ def test_cached_edits_are_near_full_ones_unless_they_compute_other_tokens(
     wrong = judged(noise=edit_quality.Scale().miniatures["noise"])
     assert not wrong.ok and wrong.metrics["noise_plain_psnr_gain"] < 8
     assert wrong.metrics["noise_different_outside"] == 0
+
+
+def test_similar_starts_save_evaluations_and_miss_attributes_if_they_are_too_late() -> None:
+    scale = edit_similar.Scale(
+        {"noise": edit_similar.Scale().miniatures["noise"]},
+        captions=5,
+        scenes=1,
+        profiled=1,
+        changed=1,
+        steps=4,
+        pairs=20,
+        entries=500,
+    )
+    with quiet():
+        result = edit_similar.run(scale)
+    metrics = result.metrics
+    assert metrics["noise_others_hit"] == 0
+    assert metrics["look_up_seconds"] < edit_similar.SECONDS
+    # too few pairs are measured for a table; every later request begins at half of its steps
+    assert metrics["noise_profiled_saved"] == metrics["noise_profiled_old"] == 0
+    assert metrics["noise_half_saved"] == pytest.approx(0.5 * 4 / 5)
+    assert metrics["noise_half_old"] > edit_similar.OLD
+    assert not result.ok and "noise: half" in result.svg
