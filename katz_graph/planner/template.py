@@ -16,7 +16,7 @@ from torch import Tensor
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.messages import shorten
-from katz_graph.core.patches import gradual_mask
+from katz_graph.core.patches import gradual_mask, opaque_patches
 from katz_graph.core.recipe import (
     Concatenated,
     ConditioningEntry,
@@ -150,6 +150,8 @@ def _why_none(begin: Operation, latent: Mapping[str, Any]) -> str | None:
         return "the latent has no mask"
     if gradual_mask(begin.inputs["model"].patches) is not None:
         return "DifferentialDiffusion repaints the whole picture in the end"
+    if opaque_patches(begin.inputs["model"].patches):
+        return "a pack put a function on the model, which a later run cannot compare"
     return None
 
 

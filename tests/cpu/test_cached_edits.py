@@ -21,7 +21,7 @@ import katz_graph
 from katz_graph.cli.template import drop, show
 from katz_graph.core.errors import InputError, RunError
 from katz_graph.core.events import Sampled
-from katz_graph.core.patches import DiscreteSampling
+from katz_graph.core.patches import DiscreteSampling, OpaquePatch
 from katz_graph.core.recipe import EditTemplate, Picture
 from katz_graph.core.shared_rows import SharedRows
 from katz_graph.executor.cluster.router import Lease
@@ -323,6 +323,10 @@ def test_templates_are_found_by_all_but_seed_mask_guidance_and_positive_prompt(
     region = sampler_region(case(sdxl, latent))
     inputs = {**region.begin.inputs, "add_noise": False}
     quiet = engine.templates.request(replace(region, begin=replace(region.begin, inputs=inputs)))
+    patch = OpaquePatch("post_cfg_function", "a pack", print)
+    inputs = {**region.begin.inputs, "model": region.begin.inputs["model"].with_patch(patch)}
+    packed = engine.templates.request(replace(region, begin=replace(region.begin, inputs=inputs)))
+    assert packed == "a pack put a function on the model, which a later run cannot compare"
     prefixes = [one.prefix for one in (*others, quiet) if isinstance(one, TemplateRequest)]
     assert len({first.prefix, *prefixes}) == 2 + len(others)
     assert asked_for(mask=None) == "the latent has no mask"
