@@ -4,7 +4,8 @@ the others from a template's cached activations, against full computation.
 Part `speed` (`edit_speed`) times evaluations of networks with random weights. Part `quality`
 (`edit_quality`) judges pictures of the miniature models. Both read activations from memory. Part
 `store` (`edit_store`) performs random operations on the store of templates. All of these run by
-default. Part `similar` (`edit_similar`) begins requests from pictures of similar prompts.
+default. Part `similar` (`edit_similar`) begins requests from pictures of similar prompts. Part
+`pipeline` (`edit_pipeline`) times whole requests that read their template over a slow link.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from katz_graph.bench import edit_quality, edit_similar, edit_speed, edit_store
+from katz_graph.bench import edit_pipeline, edit_quality, edit_similar, edit_speed, edit_store
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.result import BenchResult
 from katz_graph.core.errors import InputError
@@ -24,6 +25,7 @@ PARTS: Mapping[str, Callable[[], BenchResult]] = {
     "quality": edit_quality.run,
     "store": edit_store.store,
     "similar": edit_similar.run,
+    "pipeline": edit_pipeline.run,
 }
 BY_DEFAULT = ("speed", "quality", "store")
 
