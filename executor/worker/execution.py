@@ -114,7 +114,8 @@ class Execution:
         # created in the request's first unit, because it starts the device's clock
         self._spans: SpanRecorder | None = None
         self._ahead = RunAhead(program, models.stream, context, self._dtype)
-        self._opened = 0.0  # start of the first evaluation, on the clock of time.perf_counter
+        # start of the first evaluation, or of its wait for loads, on the clock of time.perf_counter
+        self._opened = 0.0
         self._device = share.device
         self._instructions = list(program.instructions[share.device])
         self.alone = not any(instruction.peer for instruction in self._instructions)
@@ -219,10 +220,19 @@ class Execution:
                 return not self._partners.has(_instance(instruction))
             case "weights":
                 return not self._adapters.have(self._due(instruction.evaluation))
+            case "begin" if self._activations is not None and self.alone:
+                # so that a unit that begins an evaluation also ends it
+                later = islice(self._instructions, self._next, None)
+                first = next(one for one in later if one.kind in ("run", "end"))
+                return first.kind == "run" and self._lacks_activations(first)
             case "run" if self._activations is not None:
-                where = self._loaded_by(instruction)
-                return not self._activations.has(*where, self._stage_calls.pace)
+                return self._lacks_activations(instruction)
         return False
+
+    def _lacks_activations(self, instruction: Instruction) -> bool:
+        assert self._activations is not None
+        where = self._loaded_by(instruction)
+        return not self._activations.has(*where, self._stage_calls.pace)
 
     def _loaded_by(self, instruction: Instruction) -> tuple[Segment, int]:
         """Returns the segment and the evaluation of a `load` or `run` instruction."""
@@ -277,7 +287,7 @@ class Execution:
         done = self.advance()
         while self.offer is not None:
             done = self.advance(self._stage_calls.alone(self.offer))
-        if self.alone and before < self._evaluation:
+        if self.alone and before < self._evaluation and self._values is None:  # to its end
             planned = self._outlook.seconds(before + 1, self._evaluation + 1)
             seconds = time.perf_counter() - started
             self._stage_calls.ran(planned, seconds)
@@ -318,15 +328,17 @@ class Execution:
         prepared = False
         while self._next < len(self._instructions):
             instruction = self._instructions[self._next]
-            if self._waits_for(instruction):
-                yield None
-                continue
             if instruction.kind == "begin" and self._fills_in_vain:
                 del self._instructions[self._next :]
                 break
+            if instruction.kind == "begin" and self._opened == 0.0:
+                self._opened = time.perf_counter()
             if instruction.kind == "begin" and prepared:
                 prepared = False
                 yield None  # the first evaluation is a unit by itself, which requests may share
+            if self._waits_for(instruction):
+                yield None
+                continue
             self._next += 1
             yield from self._carry_out(instruction)
             prepared |= instruction.kind == "prepare"
@@ -440,8 +452,6 @@ class Execution:
         """Prepares the values of an evaluation: the sampler's current step, and the values carried
         from earlier evaluations.
         """
-        if self._opened == 0.0:
-            self._opened = time.perf_counter()
         self._evaluation = evaluation
         self._values = Values(
             self._before, lambda value: self._instances.of(value, evaluation), self._carried

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,11 +25,15 @@ from katz_graph.core.events import Sampled
 from katz_graph.core.patches import DiscreteSampling, OpaquePatch
 from katz_graph.core.recipe import EditTemplate, Picture
 from katz_graph.core.shared_rows import SharedRows
+from katz_graph.executor.calls.stage_calls import StageCalls
 from katz_graph.executor.cluster.router import Lease
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.start import start_here
 from katz_graph.executor.templates.budget import TemplatePlace, parse_template_place
+from katz_graph.executor.templates.store import Template as StoredTemplate
 from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.executor.worker.device_program import device_program
+from katz_graph.executor.worker.execution import Execution
 from katz_graph.ir.changes import PlanChanges
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
@@ -172,6 +177,33 @@ def test_the_router_knows_which_template_a_request_may_read(
     ):
         sample(engine, sampler_region(one), replace(bare_context(engine), changes=changes))
     assert admitted == [request.prefix, "", ""]
+
+
+def test_waits_for_loads_do_not_count_as_computation(
+    engine: Any, sdxl: Models, latent: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = case(sdxl, latent)
+    name = filled(engine, asked).name
+    _, edit = edit_of(engine, asked, name, range(STEPS))
+    read = StoredTemplate.read
+
+    def slowly(*where: Any) -> Tensor:
+        time.sleep(0.02)
+        return read(*where)
+
+    monkeypatch.setattr(StoredTemplate, "read", slowly)
+
+    def pace(program: Program) -> float:
+        calls = StageCalls(engine.models)
+        share = device_program(program, program.sampler_device)
+        execution = Execution(share, engine.models, bare_context(engine), stage_calls=calls)
+        with torch.inference_mode():
+            while not (execution.ready and execution.step()):
+                pass
+        execution.close()
+        return calls.pace
+
+    assert 0.3 < pace(edit) / pace(engine.plan(sampler_region(asked))) < 3
 
 
 def test_edits_keep_the_rest_of_the_picture_and_share_calls(
