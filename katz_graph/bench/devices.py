@@ -115,17 +115,30 @@ def poisson_jobs(load: float, count: int, seed: int) -> list[Job]:
 
 
 def served(jobs: Sequence[Job], lane: Lane, prediction: float = 1.0) -> float:
-    """Serves jobs on the devices that a `Router` leases; returns their mean seconds. A job runs
-    while no earlier one uses any of its devices. `prediction`: planned over true seconds.
+    """Serves jobs on the devices that a `Router` leases; returns their mean seconds. `prediction`:
+    planned over true seconds.
+    """
+    return fmean(job_seconds(jobs, lane, prediction))
+
+
+def job_seconds(
+    jobs: Sequence[Job],
+    lane: Lane,
+    prediction: float = 1.0,
+    kind: type[Router] = Router,
+    max_planned: float = MAX_PLANNED_JOBS,
+) -> list[float]:
+    """Returns the seconds from each job's arrival to its end. A job runs while no earlier one uses
+    any of its devices. `kind` leases the devices; `max_planned`: jobs with a lease.
     """
     now = 0.0
-    router = Router(DEVICES, {}, lane, lambda: now)
+    router = kind(DEVICES, {}, lane, lambda: now)
     coming, waiting = list(reversed(jobs)), list[Job]()
     active: list[tuple[Job, Lease]] = []
     rest: dict[Job, float] = {}
     taken = []
     while coming or active:
-        while waiting and len(active) < MAX_PLANNED_JOBS:
+        while waiting and len(active) < max_planned:
             job = waiting.pop(0)
             lease, rest[job] = _leased(router, job, prediction)
             active.append((job, lease))
@@ -145,7 +158,7 @@ def served(jobs: Sequence[Job], lane: Lane, prediction: float = 1.0) -> float:
             active.remove((job, lease))
             router.dismiss(lease, completed=True)
             taken.append(now - job.arrival)
-    return fmean(taken)
+    return taken
 
 
 def _leased(router: Router, job: Job, prediction: float) -> tuple[Lease, float]:

@@ -5,7 +5,8 @@ Part `speed` (`edit_speed`) times evaluations of networks with random weights. P
 (`edit_quality`) judges pictures of the miniature models. Both read activations from memory. Part
 `store` (`edit_store`) performs random operations on the store of templates. All of these run by
 default. Part `similar` (`edit_similar`) begins requests from pictures of similar prompts. Part
-`pipeline` (`edit_pipeline`) times whole requests that read their template over a slow link.
+`pipeline` (`edit_pipeline`) times whole requests that read their template over a slow link. Part
+`load` (`edit_load`) serves edits that arrive at random times.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from dataclasses import replace
 
 import torch
 
-from katz_graph.bench import edit_pipeline, edit_quality, edit_similar, edit_speed, edit_store
+from katz_graph.bench import (
+    edit_load,
+    edit_pipeline,
+    edit_quality,
+    edit_similar,
+    edit_speed,
+    edit_store,
+)
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.result import BenchResult
 from katz_graph.core.errors import InputError
@@ -26,6 +34,7 @@ PARTS: Mapping[str, Callable[[], BenchResult]] = {
     "store": edit_store.store,
     "similar": edit_similar.run,
     "pipeline": edit_pipeline.run,
+    "load": edit_load.run,
 }
 BY_DEFAULT = ("speed", "quality", "store")
 
