@@ -64,9 +64,9 @@ class Scale:
     network: Network = CONVOLUTIONAL
     cells: int = 64
     mask: float = 0.19
-    steps: int = 6
+    steps: int = 5
     loads: Sequence[float] = (0.25, 0.5, 1.0, 2.0)
-    turns: int = 3
+    turns: int = 2
 
 
 COLUMNS = ("loads", "layers", "all cached", "chosen", "predicted", "first waits", "other waits")
