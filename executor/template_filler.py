@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from katz_graph.core.errors import RunError
+from katz_graph.core.errors import InputError, RunError
 from katz_graph.core.latent_space import LatentSamples
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.engine_on_top import EngineOnTop
@@ -35,7 +35,11 @@ class TemplateFiller(EngineOnTop):
             name = shown_template(request.name)
             self._say(f"sampler {region.name}: its template {name} is filled")
         else:
-            self._engine.fill_template(request, context)
+            try:
+                self._engine.fill_template(request, context)
+            except InputError as error:
+                self._say(f"sampler {region.name}: {error}")
+                return self._engine.sample(region, context)
             if templates.store.find(request.name) is None:
                 raise RunError("its template was not stored, or another process still fills it")
             self.filled.append(request.name)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from katz_graph.core.errors import Cancelled, KatzError
+from katz_graph.core.errors import Cancelled, InputError, KatzError
 from katz_graph.core.messages import first_line
 from katz_graph.executor.templates.store import TemplateStore
 from katz_graph.executor.worker.config import WorkerConfig
@@ -18,7 +18,7 @@ from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.ir.reuse import OfferedTemplate, TemplateUse, shown_template
 from katz_graph.models.active import active_positions
-from katz_graph.planner.passes.reuse import MAX_ACTIVE_SHARE
+from katz_graph.planner.passes.reuse import MAX_ACTIVE_SHARE, why_in_full
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.sampling import evaluations_of, sampling_of
 from katz_graph.planner.template import TemplateRequest, template_request
@@ -122,7 +122,11 @@ def _offer(request: TemplateRequest, link: float, name: str = "") -> OfferedTemp
 
 
 def filling(program: Program, request: TemplateRequest) -> Program:
-    """Returns the program of a request that fills a template."""
+    """Returns the program of a request that fills a template. Raises InputError if no layer could
+    read it.
+    """
+    if reason := why_in_full(program):
+        raise InputError(f"no template is filled, which could not be read: {reason}")
     collects = {
         operation.id: ()
         for variant in program.variants

@@ -23,12 +23,13 @@ from katz_graph.cli.template import drop, show
 from katz_graph.core.errors import InputError, RunError
 from katz_graph.core.events import Sampled
 from katz_graph.core.patches import DiscreteSampling, OpaquePatch
-from katz_graph.core.recipe import EditTemplate, Picture
+from katz_graph.core.recipe import Area, ConditioningEntry, EditTemplate, Picture, Prompt
 from katz_graph.core.shared_rows import SharedRows
 from katz_graph.executor.calls.stage_calls import StageCalls
 from katz_graph.executor.cluster.router import Lease
 from katz_graph.executor.planning import Choices
 from katz_graph.executor.start import start_here
+from katz_graph.executor.template_filler import TemplateFiller
 from katz_graph.executor.templates.budget import TemplatePlace, parse_template_place
 from katz_graph.executor.templates.store import Template as StoredTemplate
 from katz_graph.executor.worker.config import WorkerConfig
@@ -39,15 +40,17 @@ from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.ir.reuse import TemplateUse, shown_template
 from katz_graph.models.active import active_positions
+from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.planner.passes import reuse
 from katz_graph.planner.passes.emit import emit
+from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.report.text import edit_line
 from katz_graph.planner.template import TemplateRequest
 from katz_graph.settings.options import TemplateOptions
 from katz_graph.testing.model_files import Models, difference
 from katz_graph.testing.plain_loop import Case, ControlCase
 from katz_graph.testing.random_models import Kind, make_pipeline
-from katz_graph.testing.requests import bare_context, sample, sampler_region
+from katz_graph.testing.requests import bare_context, bind, sample, sampler_region
 from katz_graph.testing.template_calls import NotedCalls
 
 BOUND = 1e-5  # of the range
@@ -265,6 +268,23 @@ def test_a_request_fills_the_template_that_later_ones_find(
     first, second = (program.reuse for program in programs)
     assert first is not None and first.why_not == "no template of its picture is filled"
     assert second is not None and second.why_not != first.why_not and second.layers > 0
+
+
+def test_no_template_is_filled_that_no_request_could_read(
+    engine: Any, sdxl: Models, latent: Tensor
+) -> None:
+    asked = case(sdxl, latent)
+    model, clip, _ = pipeline_recipes(sdxl.pipeline)
+    half = ConditioningEntry(Prompt(clip, "a red circle"), area=Area(0, 0, SIDE, SIDE // 2))
+    masked = {"samples": latent, "noise_mask": asked.mask}
+    begin = {"sampler_name": "euler", "scheduler": "normal", "steps": 2, "seed": 7}
+    given = {**begin, "latent_image": masked, "model": model}
+    sides = (half, ConditioningEntry(Prompt(clip, "a cat"))), (ConditioningEntry(Prompt(clip, "")),)
+    expansion = expand_sampling("StepBegin", given, model, *sides, 4.0)
+    said: list[str] = []
+    filler = TemplateFiller(engine, said.append, False)
+    filler.sample(bind(expansion.graph, expansion.outputs[0].node), bare_context(engine))
+    assert "areas" in said[0] and not filler.filled
 
 
 def test_workflows_that_edit_one_picture_share_its_template(

@@ -42,7 +42,9 @@ def reuse(program: Program, template: OfferedTemplate | None, count: CountLayers
     if template is None:
         return program
     before = simulate(program)
-    reason = _why_in_full(program, template)
+    share = active_share(template.active)
+    too_many = f"{share:.0%} of the tokens are active, more than half"
+    reason = why_in_full(program) or (too_many if share > MAX_ACTIVE_SHARE else "")
     if reason:
         unread = Reuse(before.period, active=template.active, why_not=reason)
         return replace(program, reuse=unread)
@@ -125,8 +127,8 @@ def count_layers(
     return count(operation.inputs, Extent(shape, tokens, value_bytes), counts, active)
 
 
-def _why_in_full(program: Program, template: OfferedTemplate) -> str:
-    """Returns the reason if no layer may read the template."""
+def why_in_full(program: Program) -> str:
+    """Returns the reason if no layer may read any template; empty if layers may."""
     references = any(op.inputs.get("references") is not None for op in program.before)
     reason = only_all_tokens(program.region.begin.inputs["model"], references)
     if reason:
@@ -148,9 +150,7 @@ def _why_in_full(program: Program, template: OfferedTemplate) -> str:
         if operation in layered
     ):
         return "the conditioning has areas"
-    share = active_share(template.active)
-    too_many = share > MAX_ACTIVE_SHARE
-    return f"{share:.0%} of the tokens are active, more than half" if too_many else ""
+    return ""
 
 
 def _may_read(program: Program, operation: Operation) -> bool:
