@@ -91,10 +91,12 @@ class SimilarStarts:
         saved = request.saved(step)
         self._index.note(found.picture, saved)
         start = SimilarStart(found.picture.id, found.similarity, saved, len(request.schedule))
-        return ChosenStart(started_at(region, found.picture.latent.float(), step, start))
+        return ChosenStart(
+            started_at(region, found.picture.latent.float(), step, start), request, encoding
+        )
 
     def store(self, chosen: ChosenStart, latent: Tensor) -> None:
-        """Stores the picture of a finished request that ran in full."""
+        """Stores the picture of a finished request."""
         if chosen.request is not None and chosen.encoding is not None:
             name = tensor_digest(latent)[:DIGITS]
             self._index.add(chosen.request.key, chosen.encoding, name, latent)

@@ -67,8 +67,8 @@ class SimilarProfile:
     @property
     def earned(self) -> list[tuple[float, int]]:
         """Returns the least similarity at which a request may begin at a step, for the steps that
-        any similarity earns. Of all measured pairs as similar as one of them or more, at most
-        FAILURES fail.
+        any similarity earns. Of the measured pairs that are as similar or more, at most FAILURES
+        fail, and so at every higher similarity.
         """
         ordered = sorted(self.pairs, key=lambda pair: -pair.similarity)
         found = []
@@ -76,8 +76,11 @@ class SimilarProfile:
             failures, least = 0, None
             for number, pair in enumerate(ordered, start=1):
                 failures += pair.step < step
-                if number >= MIN_PAIRS and failures <= FAILURES * number:
-                    least = pair.similarity
+                if number < MIN_PAIRS:
+                    continue
+                if failures > FAILURES * number:
+                    break
+                least = pair.similarity
             if least is not None:
                 found.append((least, step))
         return found
