@@ -43,6 +43,8 @@ SEED = 1  # of the jobs
 DUE_JOBS, FREE_JOBS = 240, 60
 FAR_S = 3600.0  # seconds to their due times, so that none is late
 MANY_JOBS = 1000  # of one client, next to another's single job
+# of jobs that arrive together, after the end of all others
+GROUPS, GROUP_JOBS, GROUP_STEPS = 50, 4, 20
 COLUMNS = ("load", "way", "on time", "simulated", "by own due times", "error of the rest", "jobs/s")
 OPTIONS = ("--devices", f"cpu*{DEVICES}", "--devices-per-job", "1", "--queue-limit", "100000")
 DUE = ("--slo", f"{SLO:g}")
@@ -194,6 +196,8 @@ def measure(
         if turns:
             with started(folder) as (server, _):
                 _take_turns(found, server)
+            with started(folder, *DUE, *SHARED) as (server, _):
+                _serve_groups(found, server)
     return found
 
 
@@ -252,7 +256,7 @@ def _serve(
     found.simulated[key] = machine.simulated(sent, way.order(), way.max_rows)
     (error,) = figures(server, "katz_job_remaining_error")
     if way.options:
-        found.most("rest_error_median", error)
+        found.most("rest_error_crowded", error)
     if way.max_rows:
         for part in ("median", "p95"):
             for value in figures(server, f"katz_calls_error_{part}"):
@@ -289,6 +293,17 @@ def _take_turns(found: Found, server: Served) -> None:
     before = [times(history[one], 0.0).started for one, _ in sent if one in history]
     found.figures["jobs_before_a_single_one"] = sum(at < one < began for one in before)
     found.row("many", "jobs before a single one", found.figures["jobs_before_a_single_one"])
+
+
+def _serve_groups(found: Found, server: Served) -> None:
+    """Measures the error of the predicted rest of jobs whose company does not change: when jobs
+    arrive later, their calls and due times change what a forecast could know.
+    """
+    for number in range(GROUPS):
+        latencies(server, [(0.0, SIDES[number % len(SIDES)])] * GROUP_JOBS, GROUP_STEPS)
+    (error,) = figures(server, "katz_job_remaining_error")
+    found.figures["rest_error_median"] = error
+    found.row("groups", "error of the rest", error)
 
 
 def trace(

@@ -211,7 +211,8 @@ class ServingPolicy(Generic[Task]):
 
         A candidate joins if all its calls together would save a tenth of its seconds, and if no
         other task becomes late by it. Tasks with a due time that are on time are checked as if they
-        ran one by one in the order of due times, after this call.
+        ran one by one in the order of due times, after this call. A late one joins no call of a
+        leader that is on time while others that are on time wait: it would use their time.
         """
         lead = self._entries[leader]
         group = _Group(lead, seconds_of, now, max_rows)
@@ -221,16 +222,20 @@ class ServingPolicy(Generic[Task]):
         # while other tasks wait, a part of the time is reserved for them
         stretch = 1 / (1 - RESERVED_SHARE) if self._without_due else 1.0
         alone = ahead = group.seconds
+        others_wait = False
         for entry in self._due:
             if not entry.on_time(now):
                 continue
-            if entry.task in offered:
-                group.offer(offered.pop(entry.task))
+            joins = entry.task in offered and group.offer(offered.pop(entry.task))
+            others_wait = others_wait or not (joins or entry is lead)
             if group.full:
                 return group.joined
             ahead += entry.remaining - (alone if entry is lead else 0.0)
             group.protect(entry.due - now - stretch * ahead)
-        for entry in chain.from_iterable(self._by_kind(offered, now)):
+        outside, on_time, without_due, late = self._by_kind(offered, now)
+        if others_wait and lead.on_time(now):
+            late = []
+        for entry in chain(outside, on_time, without_due, late):
             group.offer(entry)
             if group.full:
                 break
@@ -310,27 +315,28 @@ class _Group(Generic[Task]):
     def full(self) -> bool:
         return self._rows >= self._max_rows or not self.seconds
 
-    def offer(self, entry: _Entry[Task]) -> None:
-        """Adds a member if that saves time and makes no task late."""
+    def offer(self, entry: _Entry[Task]) -> bool:
+        """Adds a member if that saves time and makes no task late; returns whether it was added."""
         rows = self._rows + entry.rows
         if rows > self._max_rows:
-            return
+            return False
         alone, together = self._seconds_of(entry.rows), self._seconds_of(rows)
         if alone is None or together is None:
-            return
+            return False
         added = max(together - self.seconds, 0.0)
         if not (
             alone - added >= entry.least_saved * alone
             and self._added + added <= self._slack
             and together <= self._limit
         ):
-            return
+            return False
         self._rows, self.seconds = rows, max(together, self.seconds)
         self._added += added
         if entry.on_time(self._now):
             self._saved += alone
         self._limit_by(entry, alone)
         self.joined.append(entry.task)
+        return True
 
     def protect(self, slack: float) -> None:
         """Protects a task that would be on time by `slack` seconds if the leader ran alone."""

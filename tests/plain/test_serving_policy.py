@@ -255,6 +255,17 @@ def test_no_task_joins_that_makes_another_one_late(threatened: str) -> None:
     assert joined(waits=False) == ["member", "joiner"]
 
 
+def test_a_late_task_uses_no_time_for_which_a_task_that_is_on_time_waits() -> None:
+    policy: ServingPolicy[str] = ServingPolicy()
+    for name, due in (("leader", 50.0), ("late", 2.0), ("later", 60.0)):
+        policy.join(name, 1.0, due, remaining=3.0)
+    seconds = {1: 1.0, 2: 1.1, 3: 1.2}
+    assert policy.joined("leader", ["late"], seconds.get, 0.0, 3) == []
+    assert policy.joined("leader", ["late", "later"], seconds.get, 0.0, 3) == ["later", "late"]
+    policy.leave("later")
+    assert policy.joined("leader", ["late"], seconds.get, 0.0, 3) == ["late"]
+
+
 def test_unusable_times_and_predictions_raise_no_error() -> None:
     policy: ServingPolicy[int] = ServingPolicy()
     values = (0.0, -1.0, 5.0, math.inf, -math.inf, math.nan)
