@@ -110,6 +110,7 @@ class Execution:
         self._carried: Mapping[Instance, Any] = {}  # carried to later evaluations
         self._networks: dict[Component, Any] = {}  # live modules, by recipe
         self._evaluation = -1
+        self._ended_early = False  # because its template cannot be stored
         self._computed: Counter[str] = Counter()  # stage calls, by kind of execution
         # created in the request's first unit, because it starts the device's clock
         self._spans: SpanRecorder | None = None
@@ -329,6 +330,7 @@ class Execution:
         while self._next < len(self._instructions):
             instruction = self._instructions[self._next]
             if instruction.kind == "begin" and self._fills_in_vain:
+                self._ended_early = True
                 del self._instructions[self._next :]
                 break
             if instruction.kind == "begin" and self._opened == 0.0:
@@ -485,7 +487,7 @@ class Execution:
         """
         if (process := self._process) is None:
             return None
-        if self._evaluation < self.program.schedule[-1].index:
+        if self._ended_early:
             latent: Tensor = self.program.region.begin.inputs["latent_image"]["samples"]
             return latent, latent
         what = f"{self._what}, its result"

@@ -54,9 +54,9 @@ class Logging(Eagerly):
 def test_a_due_request_starts_and_a_cancelled_one_stops_within_one_shared_evaluation(
     sd1: Models, costs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Case("preempted", sd1.pipeline, "euler", 40)
+    first = Case("preempted", sd1.pipeline, "euler", 60)
     # other numbers of steps, so that each has other noise levels after its first evaluation
-    regions = [sampler_region(replace(first, steps=40 + number)) for number in range(RUNNING)]
+    regions = [sampler_region(replace(first, steps=60 + number)) for number in range(RUNNING)]
     urgent = sampler_region(replace(first, steps=3))
     rows = SharedRows(2 * RUNNING)  # which the running ones fill
     with (

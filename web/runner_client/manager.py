@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ParamSpec
 
 from pydantic import ValidationError
@@ -58,6 +59,7 @@ LOST_UNDER_ONE_QUESTION = 2  # lost runners after which the question is blamed
 MAX_FAILED_STARTS_PER_DEVICE = (
     2  # failed starts because of the same device, after which the device is excluded
 )
+UNKNOWN: Mapping[str, float] = MappingProxyType({})
 Arguments = ParamSpec("Arguments")
 log = logging.getLogger("katz.runner")
 
@@ -175,7 +177,7 @@ class Runner:
             self._none()
             await child.close()
 
-    async def run(self, job: Job, after: Mapping[str, float]) -> None:
+    async def run(self, job: Job, after: Mapping[str, float] = UNKNOWN) -> None:
         """Hands a job over, with the predicted seconds after its samplers, and returns when a
         runner has taken it. Waits for the next runner if none is ready. Raises RunnerDown after
         `refuse`.
@@ -183,7 +185,9 @@ class Runner:
         if self._refuses:
             raise RunnerDown("the server is shutting down")
         share = " ".join(owner_of(job))
-        order = Order(job.id, job.prompt, job.targets, job.client, job.extra, job.due, share, after)
+        order = Order(
+            job.id, job.prompt, job.targets, job.client, job.extra, job.due, share, dict(after)
+        )
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[job.id] = order, taken
         try:
