@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import Tensor
 
+from katz_graph.core.allowed_approximations import allowed_names
 from katz_graph.core.errors import RunError
 from katz_graph.core.events import Planned, Sampled, Span, StageDone
 from katz_graph.core.latent_space import LatentSamples
@@ -278,9 +279,11 @@ class DeviceEngine:
         changes.
         """
         changes = changes or PlanChanges()
+        wanted = self._wanted_template(region, changes)
         if self._why_here(region):
-            return self._planned(region, changed(self._target_here(), changes), after)
-        return self._leased(region, self._router.preview(_chooses(changes)), changes, after)
+            return self._planned(region, changed(self._target_here(), changes), wanted, after)
+        lease = self._router.preview(_chooses(changes))
+        return self._leased(region, lease, changes, wanted, after)
 
     def _why_here(self, region: Region) -> str:
         """Returns why only a device of this process can run a region; empty if the region can be
@@ -298,7 +301,12 @@ class DeviceEngine:
         )
 
     def _leased(
-        self, region: Region, lease: Lease, changes: PlanChanges, after: str = "emit"
+        self,
+        region: Region,
+        lease: Lease,
+        changes: PlanChanges,
+        wanted: TemplateRequest | str | None,
+        after: str = "emit",
     ) -> Program:
         """Compiles a region for the devices of a lease, or for all if the router may prefer
         them. The plan for all usually says how long one device takes, so that another plan is not
@@ -306,7 +314,7 @@ class DeviceEngine:
         """
 
         def planned(on: Lease) -> Program:
-            return self._planned(region, changed(self._target(on), changes), after)
+            return self._planned(region, changed(self._target(on), changes), wanted, after)
 
         wider = self._router.wider(lease)
         if wider is None:
@@ -317,9 +325,19 @@ class DeviceEngine:
             return together
         return alone or planned(lease)
 
-    def _planned(self, region: Region, target: Target, after: str = "emit") -> Program:
+    def _planned(
+        self,
+        region: Region,
+        target: Target,
+        wanted: TemplateRequest | str | None,
+        after: str = "emit",
+    ) -> Program:
         """Compiles a region. Raises RunError if all devices of a stage are lost."""
-        template = self._offered(region, target)
+        template: OfferedTemplate | str | None = None
+        if isinstance(wanted, str):
+            template = wanted
+        elif wanted is not None and self.templates is not None:
+            template = self.templates.offered(wanted) or "no template of its picture is filled"
         program = plan_region(region, target, self.counts, after, self.lora_levels.level, template)
         check_reachable(
             (operation.stage for operation in (*region.operations, *program.before)),
@@ -327,26 +345,18 @@ class DeviceEngine:
         )
         return program
 
-    def _template(self, region: Region, changes: PlanChanges) -> str:
-        """Identifies the template that a request may read; empty if it reads none."""
-        allowed = self.choices.allowed if changes.allow is None else changes.allow
-        if CACHED_EDIT not in allowed or self.templates is None:
-            return ""
-        request = self.templates.request(region)
-        return "" if isinstance(request, str) else request.prefix
-
-    def _offered(self, region: Region, target: Target) -> OfferedTemplate | str | None:
-        """Returns what the store has for a request that may read cached activations, or the reason
-        why it reads none.
+    def _wanted_template(
+        self, region: Region, changes: PlanChanges
+    ) -> TemplateRequest | str | None:
+        """Returns the template that a request may read, or the reason why it has none; None if it
+        may read none.
         """
-        if CACHED_EDIT not in target.allowed:
+        chosen = changes.allow
+        if CACHED_EDIT not in (self.allowed if chosen is None else allowed_names(chosen)):
             return None
         if self.templates is None:
             return "templates are not stored; set --template-gb"
-        request = self.templates.request(region)
-        if isinstance(request, str):
-            return request
-        return self.templates.offered(request) or "no template of its picture is filled"
+        return self.templates.request(region)
 
     def profile(
         self, region: Region, context: Context, rows: Sequence[int] = ()
@@ -394,15 +404,19 @@ class DeviceEngine:
         with ExitStack() as planning:
             planning.enter_context(turn)
             changes = context.changes
-            lease = self._router.admit(region, _chooses(changes), self._template(region, changes))
+            wanted = self._wanted_template(region, changes)
+            template = None if isinstance(wanted, str) else wanted
+            prefix = "" if template is None else template.prefix
+            lease = self._router.admit(region, _chooses(changes), prefix)
             completed = False
             try:
-                program = self._leased(region, lease, changes)
+                program = self._leased(region, lease, changes, wanted)
                 self._autoscaler.apply(self._router.planned(lease, program))
                 planning.close()
                 sampled = self._carried_out(region, program, context)
                 completed = True
-                self._fill_later(region, program, context)
+                if template is not None and program.template is None:
+                    self._fill_later(template, context)
                 if not (program.stale or program.deferred_loras or program.template):
                     self.similar.store(chosen, sampled[0]["samples"])
                 return sampled
@@ -411,12 +425,10 @@ class DeviceEngine:
             finally:
                 self._autoscaler.apply(self._router.dismiss(lease, completed))
 
-    def _fill_later(self, region: Region, program: Program, context: Context) -> None:
+    def _fill_later(self, request: TemplateRequest, context: Context) -> None:
         """Fills the template that a request would have read, when devices have nothing else."""
-        allowed = CACHED_EDIT in program.target.allowed
-        if self.templates is None or program.template or not (allowed and self.fills_templates):
-            return
-        self.templates.fill_later(region, lambda request: self.fill_template(request, context))
+        if self.templates is not None and self.fills_templates:
+            self.templates.fill_later(request, lambda: self.fill_template(request, context))
 
     def fill_template(self, request: TemplateRequest, context: Context) -> None:
         """Computes a template's activations on one device, after all requests there."""
@@ -435,7 +447,10 @@ class DeviceEngine:
         self, region: Region, context: Context, why: str
     ) -> tuple[LatentSamples, LatentSamples]:
         context.warn(f"sampler {region.name} runs on one device of this process: {why}")
-        return self._carried_out(region, self._planned(region, self._target_here()), context)
+        wanted = self._wanted_template(region, PlanChanges())
+        return self._carried_out(
+            region, self._planned(region, self._target_here(), wanted), context
+        )
 
     def _carried_out(
         self, region: Region, program: Program, context: Context
@@ -460,7 +475,7 @@ class DeviceEngine:
         context.report(
             Sampled(
                 region.name,
-                program if activations.get("bytes", 1) else _in_full(program),
+                program if activations.get("bytes", 1) else _unread(program),
                 own.load,
                 own.prepare,
                 own.denoise,
@@ -565,7 +580,7 @@ class DeviceEngine:
         self.cluster.call_all("unload", UNLOADING)
 
 
-def _in_full(program: Program) -> Program:
+def _unread(program: Program) -> Program:
     """Returns a program as it ran if its template had been removed, or was damaged."""
     assert program.reuse is not None
     why = replace(program.reuse, cached_layers=0, why_not="its template could not be read")

@@ -46,14 +46,14 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class RunPlace:
     """Places a run among others on the devices. `due_in`: seconds from this message to its due
-    time, because workers on other hosts have other clocks; inf for none. `after`: predicted seconds
-    of the run after this work.
+    time, because workers on other hosts have other clocks; inf for none. `seconds_after`: predicted
+    for the run after this work.
     """
 
     arrival: float = 0.0  # on the driver's clock; 0 outside runs
     due_in: float = math.inf
     client: str = ""  # gets an equal share of the devices
-    after: float = 0.0
+    seconds_after: float = 0.0
 
 
 # to a worker

@@ -73,20 +73,19 @@ class TemplateOffers:
         if size > 0 and seconds > 0:
             self._rates.append(size / seconds)
 
-    def fill_later(self, region: Region, fill: Callable[[TemplateRequest], None]) -> None:
+    def fill_later(self, request: TemplateRequest, fill: Callable[[], None]) -> None:
         """Fills the template that a request would have read, after those asked for before, if the
         store has none. A template that a fill did not store is not tried again.
         """
-        self._filler.submit(self._filled, region, fill)
+        self._filler.submit(self._filled, request, fill)
 
-    def _filled(self, region: Region, fill: Callable[[TemplateRequest], None]) -> None:
-        request = self.request(region)
-        if isinstance(request, str) or request.name in self._refused:
+    def _filled(self, request: TemplateRequest, fill: Callable[[], None]) -> None:
+        if request.name in self._refused:
             return
         if float(request.mask.mean()) > MAX_ACTIVE_SHARE or self.offered(request) is not None:
             return
         try:
-            fill(request)
+            fill()
         except Cancelled:
             return
         except KatzError as error:

@@ -562,5 +562,5 @@ def _place(context: Context | None, end: str = "") -> RunPlace:
     """
     if context is None:
         return RunPlace()
-    after = context.after.get(end, 0.0)
-    return RunPlace(context.arrival, context.due - time.monotonic(), context.client, after)
+    seconds_after = context.seconds_after.get(end, 0.0)
+    return RunPlace(context.arrival, context.due - time.monotonic(), context.client, seconds_after)

@@ -69,7 +69,7 @@ class RunContext:
     arrival: float = field(default_factory=time.monotonic)
     due: float = math.inf  # on the same clock; inf: none
     # by the end node of a sampler: predicted seconds of the run after its last evaluation
-    after: Mapping[str, float] = field(default_factory=dict)
+    seconds_after: Mapping[str, float] = field(default_factory=dict)
     client: str = ""  # clients share devices equally
     pack_lock: RunLock = field(default_factory=RunLock)  # shared by the runs of a process
     _shown: dict[str, float] = field(default_factory=dict)  # time of each node's last preview

@@ -27,14 +27,14 @@ MAX_ABSENT_S = 60.0  # a run without a task for this long is forgotten
 @dataclass(frozen=True, slots=True)
 class Place:
     """Places a run among others. `arrival`: seconds on the driver's clock, 0 for a call outside
-    runs; `due`: seconds on the caller's clock, inf for none; `client` gets an equal share. `after`:
-    seconds of the run after the task.
+    runs; `due`: seconds on the caller's clock, inf for none; `client` gets an equal share.
+    `seconds_after`: of the run after the task.
     """
 
     arrival: float = 0.0
     due: float = math.inf
     client: str = ""
-    after: float = 0.0
+    seconds_after: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,8 +64,10 @@ class DeviceOrder(Generic[Task]):
     def join(self, task: Task, place: Place, remaining: float = 0.0, rows: int = 1) -> None:
         """Adds a task. `remaining`, `rows`: as in `predict`."""
         self._places[task] = place
-        rest = remaining + place.after
-        self._policy.join(task, place.arrival, place.due, place.client, rest, rows, place.after)
+        rest = remaining + place.seconds_after
+        self._policy.join(
+            task, place.arrival, place.due, place.client, rest, rows, place.seconds_after
+        )
         self._forget(place.arrival)
 
     def leave(self, task: Task, now: float) -> None:
@@ -91,7 +93,7 @@ class DeviceOrder(Generic[Task]):
 
     def predict(self, task: Task, remaining: float, rows: int) -> None:
         """Updates the seconds that a task still needs alone, and the rows of its calls."""
-        self._policy.predict(task, remaining + self._places[task].after, rows)
+        self._policy.predict(task, remaining + self._places[task].seconds_after, rows)
 
     def worked(
         self, tasks: Collection[Task], now: float, seconds: float = 0.0, switch: float = 0.0

@@ -360,7 +360,9 @@ class _RequestExchange(Exchange):
 
 
 def _place(place: RunPlace) -> Place:
-    return Place(place.arrival, time.perf_counter() + place.due_in, place.client, place.after)
+    return Place(
+        place.arrival, time.perf_counter() + place.due_in, place.client, place.seconds_after
+    )
 
 
 def _models(assignment: WorkerConfig) -> DeviceModels:

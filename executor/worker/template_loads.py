@@ -135,13 +135,13 @@ class ActivationLoads:
         return there
 
     def _arrive_in_time(self, segment: Segment, evaluation: int, pace: float) -> bool:
-        absent, computed = 0, 0.0
+        absent, computed, each = 0, 0.0, self._load_seconds
         for call in segment.calls:
             layers = self._loading.get((evaluation, call.operations), {})
             absent += sum(not future.done() for future in layers.values())
             ahead = computed
             computed += pace * (call.seconds - call.waits)
-            if absent and absent * self._load_seconds > (ahead if self._recorded else computed):
+            if absent and absent * each > (ahead if self._recorded else computed):
                 return False
         return True
 

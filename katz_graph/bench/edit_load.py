@@ -28,8 +28,8 @@ from statistics import fmean, quantiles
 import torch
 
 from katz_graph.bench.devices import Job, job_seconds
-from katz_graph.bench.edit_speed import Figures, make_usual
-from katz_graph.bench.result import BenchResult
+from katz_graph.bench.edit_speed import make_usual
+from katz_graph.bench.result import BenchResult, Figures
 from katz_graph.core.shared_rows import ALONE, SharedRows
 from katz_graph.executor.cluster.router import Lease, Router
 from katz_graph.executor.engine import DeviceEngine
@@ -223,8 +223,8 @@ def run(scale: Scale | None = None) -> BenchResult:
         },
     }
     columns = ("way", "edits a second", "mean latency, s", "P95, s")
-    rows = [[name, rate, fmean(took), p95(took)] for name, (rate, took) in ways.items()]
-    return BenchResult("edit", all(figures.held), figures.metrics, figures.bounds, columns, rows)
+    figures.rows += [[name, rate, fmean(took), p95(took)] for name, (rate, took) in ways.items()]
+    return figures.result("edit", columns)
 
 
 def p95(seconds: Sequence[float]) -> float:

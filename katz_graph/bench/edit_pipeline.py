@@ -13,28 +13,25 @@ shares of a full evaluation, because the device may be slower than it was when i
 from __future__ import annotations
 
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
 
-from katz_graph.bench.edit_speed import CONVOLUTIONAL, Figures, Network
-from katz_graph.bench.result import BenchResult
+from katz_graph.bench.edit_speed import CONVOLUTIONAL, Network
+from katz_graph.bench.linked_store import FREE, Clock, Link, LinkedStore
+from katz_graph.bench.result import BenchResult, Figures
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import Choices, plan_region
 from katz_graph.executor.start import start_here
 from katz_graph.executor.templates.budget import TemplatePlace
-from katz_graph.executor.templates.store import Template, TemplateStore
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.template_loads import ActivationLoads
-from katz_graph.host.schedule import THREADS
 from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.provenance import CACHED_EDIT
@@ -48,10 +45,8 @@ MAX_OF_BETTER = 1.03  # seconds as chosen / the better of those in full and with
 MIN_GAIN, GAIN_AT = 1.25, 1.0  # over full computation, where loading all takes a full evaluation
 MAX_ERROR = 0.08  # of predicted seconds
 MAX_WAITS = 0.05  # of the seconds after the first evaluation
-FREE = 1e15  # bytes per second
 PROFILED = 3  # evaluations of the profiled request
 STORE_BYTES = 2**33
-POLL_INTERVAL_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,87 +85,7 @@ def run(scale: Scale | None = None) -> BenchResult:
     figures = Figures()
     for one in compared:
         one.judge(figures)
-    held, rows = all(figures.held), figures.rows
-    return BenchResult("edit", held, figures.metrics, figures.bounds, COLUMNS, rows, notes=[NOTE])
-
-
-class Clock:
-    """Counts seconds except those for which a thread of this process waits for a processor."""
-
-    def __init__(self, thread: int | None) -> None:
-        self._statistics = THREADS / str(thread) / "schedstat"
-
-    @classmethod
-    def of_device(cls, engine: DeviceEngine) -> Clock:
-        (name,) = engine.cluster.assignments
-        (thread,) = (one for one in threading.enumerate() if one.name == f"katz-{name}")
-        return cls(thread.native_id)
-
-    def now(self) -> float:
-        try:
-            waited = int(self._statistics.read_text().split()[1])
-        except OSError:  # the kernel reports none
-            waited = 0
-        return time.perf_counter() - waited / 1e9
-
-
-@dataclass(slots=True)
-class Reader:
-    """A thread that reads over a link: the arrival of its last bytes, and when it went on."""
-
-    clock: Clock
-    arrived: float
-    went_on: float
-
-
-class Link:
-    """Transfers bytes one after the other at `rate` bytes per second, by a device's clock. Threads
-    share it. One that awakes late asks for its next bytes as if it had not.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self.rate = FREE
-        self._clock, self._free, self._lock = clock, 0.0, threading.Lock()
-        self._readers: dict[int, Reader] = {}
-
-    def transfer(self, size: int) -> None:
-        """Waits until the link has transferred `size` more bytes."""
-        thread = threading.get_native_id()
-        reader = self._readers.get(thread)
-        if reader is None:
-            own, now = Clock(thread), self._clock.now()
-            reader = self._readers[thread] = Reader(own, now, own.now())
-        on_time = reader.arrived + reader.clock.now() - reader.went_on
-        asked = min(self._clock.now(), on_time)
-        with self._lock:
-            self._free = reader.arrived = max(self._free, asked) + size / self.rate
-        while (seconds := reader.arrived - self._clock.now()) > 0:
-            time.sleep(max(seconds, POLL_INTERVAL_S))
-        reader.went_on = reader.clock.now()
-
-
-class LinkedStore:
-    """Reads a store over a link."""
-
-    def __init__(self, store: TemplateStore, link: Link) -> None:
-        self._store, self._link = store, link
-
-    @contextmanager
-    def use(self, name: str) -> Iterator[LinkedTemplate | None]:
-        with self._store.use(name) as found:
-            yield None if found is None else LinkedTemplate(found, self._link)
-
-
-class LinkedTemplate:
-    """Reads a template over a link."""
-
-    def __init__(self, template: Template, link: Link) -> None:
-        self._template, self._link = template, link
-        self.layers = template.layers
-
-    def read(self, evaluation: int, layer: str) -> Tensor:
-        self._link.transfer(self.layers(evaluation)[layer].nbytes)
-        return self._template.read(evaluation, layer)
+    return figures.result("edit", COLUMNS, notes=[NOTE])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from katz_graph.bench.contact_sheet import contact_sheet
-from katz_graph.bench.edit_speed import Figures
 from katz_graph.bench.likeness import psnr, ssim
-from katz_graph.bench.result import BenchResult
+from katz_graph.bench.result import BenchResult, Figures
 from katz_graph.executor.calls.computing import Computing, Eagerly
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.files.folders import MINI
@@ -228,14 +227,8 @@ def run(scale: Scale | None = None) -> BenchResult:
         blank = torch.ones(SIDE, SIDE, 3)
         shown |= {f"{name}: {way}": [one.get(way, blank) for _, one in sample] for way in WAYS}
     columns = ("edits", "number", "attributes", "SSIM", "SSIM inside", "PSNR inside, dB")
-    return BenchResult(
-        "edit",
-        all(figures.held),
-        figures.metrics,
-        figures.bounds,
-        columns,
-        figures.rows,
-        contact_sheet(shown, [str(number + 1) for number in range(len(sample))]),
+    return figures.result(
+        "edit", columns, contact_sheet(shown, [str(number + 1) for number in range(len(sample))])
     )
 
 

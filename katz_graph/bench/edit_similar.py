@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.bench.contact_sheet import contact_sheet
-from katz_graph.bench.edit_speed import Figures
-from katz_graph.bench.result import BenchResult
+from katz_graph.bench.result import BenchResult, Figures
 from katz_graph.core.recipe import tensor_digest
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.measure.similar import SimilarProfile, SimilarProfiler
@@ -190,14 +189,8 @@ def run(scale: Scale | None = None) -> BenchResult:
         "old one",
         "in full",
     )
-    return BenchResult(
-        "edit",
-        all(figures.held),
-        figures.metrics,
-        figures.bounds,
-        columns,
-        figures.rows,
-        contact_sheet(shown, [str(number + 1) for number in range(SHOWN)]),
+    return figures.result(
+        "edit", columns, contact_sheet(shown, [str(number + 1) for number in range(SHOWN)])
     )
 
 

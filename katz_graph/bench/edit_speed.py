@@ -13,7 +13,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from katz_graph.bench.conditions import library_products
-from katz_graph.bench.result import BenchResult
+from katz_graph.bench.result import BenchResult, Figures
 from katz_graph.executor.calls.computing import StageCall
 from katz_graph.ir.values import CachedActivations
 from katz_graph.models.active import MARGIN, active_positions
@@ -114,23 +114,7 @@ def run(scale: Scale | None = None) -> BenchResult:
                 evaluation = Evaluation.of(folder, network, side)
                 evaluation.measure(figures, scale)
     columns = ("network", "cells", "mask", "active", "gain", "gain in FLOP", "share of it")
-    return BenchResult(
-        "edit", all(figures.held), figures.metrics, figures.bounds, columns, figures.rows
-    )
-
-
-@dataclass(slots=True)
-class Figures:
-    """Collects figures with their bounds."""
-
-    metrics: dict[str, float] = field(default_factory=dict)
-    bounds: dict[str, str] = field(default_factory=dict)
-    held: list[bool] = field(default_factory=list)
-    rows: list[list[Any]] = field(default_factory=list)
-
-    def add(self, name: str, value: float, sign: str, bound: float) -> None:
-        self.metrics[name], self.bounds[name] = value, f"{sign} {bound:g}"
-        self.held.append(value >= bound if sign == ">=" else value <= bound)
+    return figures.result("edit", columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class QuietContext:
     metadata: Mapping[str, Any] = {}
     previews, progress_interval = False, 0.0
     arrival, due, client = 1.0, math.inf, ""
-    after: Mapping[str, float] = {}
+    seconds_after: Mapping[str, float] = {}
     output_directory = Path()
     folders = Folders()
     types: Mapping[str, NodeType] = REGISTRY

@@ -39,6 +39,26 @@ class BenchResult:
         )
 
 
+@dataclass(slots=True)
+class Figures:
+    """Collects figures with their bounds, and rows of a table."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    bounds: dict[str, str] = field(default_factory=dict)
+    held: list[bool] = field(default_factory=list)
+    rows: list[list[Any]] = field(default_factory=list)
+
+    def add(self, name: str, value: float, sign: str, bound: float) -> None:
+        self.metrics[name], self.bounds[name] = value, f"{sign} {bound:g}"
+        self.held.append(value >= bound if sign == ">=" else value <= bound)
+
+    def result(
+        self, bench: str, columns: Sequence[str], svg: str = "", notes: Sequence[str] = ()
+    ) -> BenchResult:
+        held = all(self.held)
+        return BenchResult(bench, held, self.metrics, self.bounds, columns, self.rows, svg, notes)
+
+
 def report(result: BenchResult, as_json: bool = False) -> None:
     """Prints the table and the bounded figures. With `as_json`, prints these to stderr and the JSON
     line to stdout.

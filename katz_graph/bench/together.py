@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save_file
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.poisson import Arrivals, compare
 from katz_graph.bench.random_groups import COUNT, run_groups
-from katz_graph.bench.result import BenchResult
+from katz_graph.bench.result import BenchResult, Figures
 from katz_graph.core.errors import InputError
 from katz_graph.core.shared_rows import ALONE, SharedRows
 from katz_graph.executor.calls.batching import merge
@@ -139,32 +139,21 @@ def _speed(folder: Path, scale: Scale) -> BenchResult:
                     _of_one_lora(folder, shared, kind, scale) for kind in scale.kinds[:2]
                 ]
                 use = shared.cluster.call(shared.device.name, "compute_use").value
-    metrics: dict[str, float] = {}
-    bounds: dict[str, str] = {}
-    rows, held = [], []
+    figures = Figures()
     for kind, found in rounds.items():
         bare, gain, lone = (median(values) for values in zip(*found, strict=True))
         of_bare = median(gain / bare for bare, gain, _ in found)
-        figures = {
-            f"gain_{kind.name}": (gain, ">=", kind.bound),
-            f"of_bare_{kind.name}": (of_bare, ">=", SHARE_OF_BARE),
-            f"lone_{kind.name}": (lone, "<=", MAX_LONE),
-        }
-        for figure, (value, sign, bound) in figures.items():
-            metrics[figure], bounds[figure] = value, f"{sign} {bound}"
-            held.append(value >= bound if sign == ">=" else value <= bound)
-        rows.append([kind.name, gain, bare, of_bare, lone])
+        figures.add(f"gain_{kind.name}", gain, ">=", kind.bound)
+        figures.add(f"of_bare_{kind.name}", of_bare, ">=", SHARE_OF_BARE)
+        figures.add(f"lone_{kind.name}", lone, "<=", MAX_LONE)
+        figures.rows.append([kind.name, gain, bare, of_bare, lone])
     for kind, value in zip(scale.kinds, of_one_lora, strict=False):
-        figure = f"other_loras_{kind.name}"
-        metrics[figure] = value
-        bounds[figure] = f">= {SHARE_OF_ONE_LORA}"
-        held.append(value >= SHARE_OF_ONE_LORA)
-    for figure, value in zip(MAX_ERRORS, (use.median_error, use.p95_error), strict=True):
+        figures.add(f"other_loras_{kind.name}", value, ">=", SHARE_OF_ONE_LORA)
+    for name, value in zip(MAX_ERRORS, (use.median_error, use.p95_error), strict=True):
         if value is not None:
-            metrics[figure], bounds[figure] = value, f"<= {MAX_ERRORS[figure]}"
-            held.append(value <= MAX_ERRORS[figure])
+            figures.add(name, value, "<=", MAX_ERRORS[name])
     columns = ("jobs", "gain", "bare calls", "share of it", "lone with sharing")
-    return BenchResult("together", all(held), metrics, bounds, columns, rows)
+    return figures.result("together", columns)
 
 
 @contextmanager

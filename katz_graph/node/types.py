@@ -333,7 +333,7 @@ class Context(Protocol):
         """Returns when this run should end, on the clock of `arrival`; inf if at no time."""
 
     @property
-    def after(self) -> Mapping[str, float]:
+    def seconds_after(self) -> Mapping[str, float]:
         """Returns the predicted seconds from the last evaluation of each sampler to the end of this
         run, by the end node of its region; those not known are absent.
         """

@@ -18,7 +18,7 @@ from torch import Tensor
 from katz_graph.core.recipe import Encoding, Prompt, digest, tensor_digest
 from katz_graph.ir.program import EvaluationPoint
 from katz_graph.ir.region import CROP, Region, SimilarStart
-from katz_graph.planner.described import described
+from katz_graph.planner.request_key import part_of_key
 from katz_graph.planner.sampling import evaluations_of, sampling_of
 from katz_graph.sampling.spec import DiffusersSpec
 
@@ -63,7 +63,7 @@ def similar_request(region: Region, dtype: str) -> SimilarRequest | str:
     if [*spec.sigmas] != sorted(spec.sigmas, reverse=True):
         return "its noise levels do not fall"
     texts: list[tuple[str, Encoding]] = []
-    operations = [described(one, texts) for one in region.operations]
+    operations = [part_of_key(one, texts) for one in region.operations]
     distinct = [*dict.fromkeys(text for _, text in texts)]
     if len(distinct) != 1:
         return "it has no positive prompt" if not distinct else "it has several positive prompts"
@@ -71,7 +71,7 @@ def similar_request(region: Region, dtype: str) -> SimilarRequest | str:
     samples: Tensor = begin.inputs["latent_image"]["samples"]
     facts = {name: one for name, one in begin.inputs.items() if name not in OWN_INPUTS}
     sampler, encoders = (spec.sampler, spec.options, spec.sigmas), _textless(text)
-    key = (described(replace(begin, inputs=facts), []), sampler, tensor_digest(samples), dtype)
+    key = (part_of_key(replace(begin, inputs=facts), []), sampler, tensor_digest(samples), dtype)
     model = replace(begin.inputs["model"], loras=())
     combined = [one for one in operations if not {*dict(one[-1])} & OF_NETWORKS]
     scale = model, tuple(samples.shape[-2:]), combined, _without_loras(encoders)

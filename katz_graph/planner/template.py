@@ -32,7 +32,7 @@ from katz_graph.ir.program import EvaluationPoint
 from katz_graph.ir.region import Operation, Region
 from katz_graph.models.active import MARGIN, MAX_NOISE
 from katz_graph.models.stages import NODE
-from katz_graph.planner.described import described, reads_own_text
+from katz_graph.planner.request_key import part_of_key, reads_own_text
 from katz_graph.sampling.areas import fit_mask
 from katz_graph.sampling.path import Path
 
@@ -95,7 +95,7 @@ def template_request(
         operations=operations,
     )
     texts: list[tuple[str, Encoding]] = []
-    read_by_network = [described(one, texts) for one in operations if one.id in read]
+    read_by_network = [part_of_key(one, texts) for one in operations if one.id in read]
     facts = (
         begin.inputs["model"],
         tensor_digest(samples),

@@ -79,8 +79,8 @@ class _Entry(Generic[Task]):
     client: str
     remaining: float
     rows: int
-    after: float
-    most: float  # seconds that remained when it joined, or when they were predicted first
+    seconds_after: float
+    whole: float  # largest `remaining` until now: all seconds of the run
     # orders tasks with a due time by it, others by tag; equal ones by arrival
     key: tuple[float, float, int]
 
@@ -92,10 +92,10 @@ class _Entry(Generic[Task]):
         """Returns the share of its call's seconds that the task must save by joining another: so
         much that this is MIN_SAVED_SHARE of all its seconds.
         """
-        calls = self.most - self.after
+        calls = self.whole - self.seconds_after
         if calls <= 0:
             return MIN_SAVED_SHARE
-        return min(MIN_SAVED_SHARE * self.most / calls, MOST_SAVED_SHARE)
+        return min(MIN_SAVED_SHARE * self.whole / calls, MOST_SAVED_SHARE)
 
 
 _by_key = attrgetter("key")
@@ -135,18 +135,19 @@ class ServingPolicy(Generic[Task]):
         client: str = "",
         remaining: float | None = None,
         rows: int = 1,
-        after: float = 0.0,
+        seconds_after: float = 0.0,
     ) -> None:
         """Adds a task. `due`: inf for none. `remaining`: seconds that the run needs if it runs
-        alone; None if unknown. `rows`: of its calls. `after`: the part of `remaining` that follows
-        the task's calls, which no other task can share.
+        alone; None if unknown. `rows`: of its calls. `seconds_after`: the part of `remaining` that
+        follows the task's calls, which no other task can share.
         """
         arrival = math.inf if math.isnan(arrival) else arrival
         due = math.inf if math.isnan(due) else due
         seconds, without_due = usable(remaining), due == math.inf
         first = self._tag(arrival, client, seconds) if arrival and without_due else due
         key = first, arrival, next(self._numbers)
-        entry = _Entry(task, arrival, due, client, seconds, rows, usable(after), seconds, key)
+        rest = usable(seconds_after)
+        entry = _Entry(task, arrival, due, client, seconds, rows, rest, seconds, key)
         self._entries[task] = entry
         if arrival and without_due:
             self._without_due[task] = entry
@@ -167,7 +168,7 @@ class ServingPolicy(Generic[Task]):
         """Updates the seconds that a task's run still needs alone, and the rows of its calls."""
         entry = self._entries[task]
         entry.remaining, entry.rows = usable(remaining), rows
-        entry.most = max(entry.most, entry.remaining)
+        entry.whole = max(entry.whole, entry.remaining)
 
     def charge(self, members: Collection[Task], seconds: float) -> None:
         """Charges the members of a call for its seconds, each by its share of the rows. Call it

@@ -54,7 +54,8 @@ class _Call:
     def _points(self) -> dict[int, float]:
         """Returns the seconds at all known numbers of rows. Expected seconds are corrected by the
         median ratio of the last groups, and then count as two groups, so that one disturbed group
-        does not decide alone.
+        does not decide alone. Without groups, they are at most those of more rows that ran, and at
+        least those of fewer.
         """
         ratio = statistics.median([1.0, *self.ratios])
         points = {rows: seconds * ratio for rows, seconds in self.expected.items()}
@@ -63,6 +64,10 @@ class _Call:
             known = interpolated(rows, points)
             prior = [] if known is None or len(groups) == GROUPS else [known, known]
             measured[rows] = statistics.median([*groups, *prior])
+        for rows, seconds in points.items():
+            most = min((one for other, one in measured.items() if other > rows), default=seconds)
+            least = max((one for other, one in measured.items() if other < rows), default=0.0)
+            points[rows] = max(min(seconds, most), least)
         return points | measured
 
 

@@ -72,7 +72,7 @@ class Order(Protocol):
         client: str = ...,
         remaining: float | None = ...,
         rows: int = ...,
-        after: float = ...,
+        seconds_after: float = ...,
     ) -> None: ...
 
     @property
@@ -245,11 +245,11 @@ class _Simulation:
             request.client,
             alone * request.prediction,
             work[-1].rows,
-            request.prediction * self._after_shared(work),
+            request.prediction * self._seconds_after(work),
         )
         self._start_host(number, now)
 
-    def _after_shared(self, work: Sequence[Calls]) -> float:
+    def _seconds_after(self, work: Sequence[Calls]) -> float:
         """Returns the seconds of the parts after the last one that requests may share. The last
         part comes first.
         """

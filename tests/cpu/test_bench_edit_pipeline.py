@@ -10,7 +10,8 @@ import pytest
 from katz_graph.bench import edit_pipeline
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.edit_pipeline import Clock, Compared, Link, Ran, Scale, Turn
-from katz_graph.bench.edit_speed import Figures, Network, make_usual
+from katz_graph.bench.edit_speed import Network, make_usual
+from katz_graph.bench.result import Figures
 from katz_graph.ir.reuse import Reuse
 
 NETWORK = Network(

@@ -174,13 +174,13 @@ def test_a_run_has_the_due_time_of_its_job_on_its_own_clock_and_the_client(
     runs = runs_in(tmp_path, events.append)
     prompt = {"1": {"class_type": "Nothing", "inputs": {}}}
     runs.start(Order("a", prompt, ("1",), due=time.time() + 60.0, share="loopback ann"))
-    runs.start(Order("b", prompt, ("1",), after={"3": 2.0}))
+    runs.start(Order("b", prompt, ("1",), seconds_after={"3": 2.0}))
     eventually(lambda: len(ends(events)) == 2, 10)
     due, never = sorted(seen)
     assert due - time.monotonic() == pytest.approx(60.0, abs=10.0)
     assert never == math.inf
     assert (seen[due].client, seen[never].client) == ("loopback ann", "")
-    assert (seen[due].after, seen[never].after) == ({}, {"3": 2.0})
+    assert (seen[due].seconds_after, seen[never].seconds_after) == ({}, {"3": 2.0})
 
 
 @pytest.mark.defect(19)

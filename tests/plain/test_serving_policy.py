@@ -228,7 +228,7 @@ def test_a_member_saves_a_tenth_of_its_seconds(added: float, after: float, joins
     """Its calls take 8 s alone."""
     policy: ServingPolicy[str] = ServingPolicy()
     policy.join("leader", 1.0)
-    policy.join("other", 2.0, remaining=8.0 + after, after=after)
+    policy.join("other", 2.0, remaining=8.0 + after, seconds_after=after)
     policy.predict("other", 1.0 + after, 1)
     seconds = {1: 1.0, 2: 1.0 + added}
     assert policy.joined("leader", ["other"], seconds.get, 5.0, 2) == ["other"] * joins

@@ -51,7 +51,9 @@ def test_the_run_that_arrived_first_goes_first_whenever_it_is_ready() -> None:
 def test_a_run_is_late_if_the_rest_of_it_after_its_sampler_ends_after_its_due_time() -> None:
     device = Device()
     for task, arrival, after in (("first", 3.0, 0.0), ("second", 4.0, 2.0)):
-        device.order.join(task, Place(arrival, due=102.0 - after / 4, after=after), remaining=1.0)
+        device.order.join(
+            task, Place(arrival, due=102.0 - after / 4, seconds_after=after), remaining=1.0
+        )
     assert device.chosen("first", "second") == "first"
     device.order.predict("second", 0.0, 1)
     assert device.chosen("first", "second", now=99.0) == "second"

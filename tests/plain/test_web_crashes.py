@@ -242,7 +242,7 @@ def test_a_full_disk_is_reported_until_there_is_room(
 
 def test_a_job_that_no_runner_had_taken_is_not_blamed(tmp_path: Path) -> None:
     class Dying(FakeRunner):
-        async def run(self, job: Job, after: object = None) -> None:
+        async def run(self, job: Job, seconds_after: object = None) -> None:
             self.taken.append(job)
             if len(self.taken) < 5:
                 raise KatzError("there is none")

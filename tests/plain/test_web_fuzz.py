@@ -39,7 +39,7 @@ class CheckingRunner(ScriptedRunner):
         self._registry, _ = load_registry((), self._folders)
         self._limits = arguments[0].limits
 
-    async def run(self, job: Job, after: object = None) -> None:
+    async def run(self, job: Job, seconds_after: object = None) -> None:
         await super().run(job)
         self.end(job.id)
 

@@ -243,9 +243,9 @@ def test_the_rest_of_a_job_follows_its_sampler_by_kinds_of_evaluations() -> None
     two = jobs.run("two", 0.3, 0.15, 2.0, shape="two", samplers=2)
     assert two[9][0] == pytest.approx(25.0 - 8.0)
     new_shape = job("unknown", started=jobs.now)
-    assert jobs.forecast.after(new_shape) == {}
+    assert jobs.forecast.seconds_after(new_shape) == {}
     jobs.forecast.know(new_shape, features(painting()))
-    assert jobs.forecast.after(new_shape) == {"3": pytest.approx(2.0)}
+    assert jobs.forecast.seconds_after(new_shape) == {"3": pytest.approx(2.0)}
     # after the sampler's first evaluation only earlier jobs tell
     assert shared[0][0] == pytest.approx(16.0 - 5.0 - 1.8)
 
@@ -408,7 +408,7 @@ def test_waiting_jobs_are_predicted_with_the_calls_that_they_share() -> None:
         for one in waiting:
             forecast.know(one, shape)
         ends[rows] = forecast.predict([], waiting).ends["3"]
-        assert forecast.after(waiting[0]) == {"3": pytest.approx(VAE + HOST)}
+        assert forecast.seconds_after(waiting[0]) == {"3": pytest.approx(VAE + HOST)}
     apart = 4 * (TEXT + EVALUATIONS * 0.08 + VAE)
     assert ends[0] == pytest.approx(HOST + apart + HOST)
     together = 4 * TEXT + EVALUATIONS * 0.16 + 4 * VAE

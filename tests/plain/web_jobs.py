@@ -69,7 +69,7 @@ class FakeRunner:
     prepared: int = 0  # number of `prepare` calls
     clock: Callable[[], float] = time.time
 
-    async def run(self, job: Job, after: object = None) -> None:
+    async def run(self, job: Job, seconds_after: object = None) -> None:
         if self.refuses is not None:
             raise self.refuses
         self.taken.append(job)

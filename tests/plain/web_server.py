@@ -86,7 +86,7 @@ class ScriptedRunner:
 
     async def close(self) -> None: ...
 
-    async def run(self, job: Job, after: object = None) -> None:
+    async def run(self, job: Job, seconds_after: object = None) -> None:
         self.taken.append(job)
         self._on_event(JobEvent(job.id, Started(time.time())))
 

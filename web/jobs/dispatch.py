@@ -50,8 +50,8 @@ class JobRunner(Protocol):
     @property
     def ready(self) -> bool: ...
 
-    async def run(self, job: Job, after: Mapping[str, float]) -> None:
-        """Hands a job over. `after`: predicted seconds after its samplers, by end node."""
+    async def run(self, job: Job, seconds_after: Mapping[str, float]) -> None:
+        """Hands a job over. `seconds_after`: predicted, after its samplers, by end node."""
         ...
 
     async def cancel(self, job_id: str) -> None: ...
@@ -379,7 +379,7 @@ class Dispatcher:
 
     async def _hand_over(self, attempt: Attempt) -> None:
         try:
-            await self._runner.run(attempt.job, self._forecast.after(attempt.job))
+            await self._runner.run(attempt.job, self._forecast.seconds_after(attempt.job))
         except KatzError as error:
             log.info("job %s is back in the queue: %s", attempt.job.id, error)
             if attempt.phase == "runs" and not self._closed:

@@ -207,7 +207,7 @@ class _Shape:
             host = left(host, max(elapsed - decoded, 0.0))
         return Calls(None, 1, 1, max(decoded - elapsed, 0.0)), Calls(None, 1, 0, host)
 
-    def after_samplers(self) -> Mapping[str, float]:
+    def seconds_after(self) -> Mapping[str, float]:
         """Returns the seconds after the last evaluation of each sampler, by node."""
         if self.evaluations:
             return dict.fromkeys(self.tails, sum(calls.own for calls in self.after()))
@@ -320,12 +320,12 @@ class RunningJobs:
             return statistics.median(self._shares) * until
         return max(0.0, (predicted or 0.0) - until)
 
-    def after(self, features: JobFeatures) -> Mapping[str, float]:
+    def seconds_after(self, features: JobFeatures) -> Mapping[str, float]:
         """Returns the seconds after the last evaluation of each sampler of a job, by node, from
         earlier jobs of its shape.
         """
         shape = self._shapes.get(features.shape)
-        return {} if shape is None else shape.after_samplers()
+        return {} if shape is None else shape.seconds_after()
 
     def is_half_done(self, id: str, alone: float, elapsed: float) -> bool:
         """Returns whether about half of a job may be done, and no prediction was noted then.

@@ -327,12 +327,12 @@ class Forecast:
             served = [job, *served]
         return self.predict(served, waiting).ends[job.id]
 
-    def after(self, job: Job) -> Mapping[str, float]:
+    def seconds_after(self, job: Job) -> Mapping[str, float]:
         """Predicts the seconds from the last evaluation of each sampler to the end of a job, by
         node. Those not known are absent.
         """
         features = self._features.get(job.id)
-        return {} if features is None else self._running.after(features)
+        return {} if features is None else self._running.seconds_after(features)
 
     @property
     def accuracy(self) -> Accuracy:

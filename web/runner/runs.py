@@ -190,7 +190,7 @@ class Runs:
             changes=changes,
             arrival=arrival,
             due=math.inf if order.due is None else time.monotonic() + order.due - time.time(),
-            after=order.after,
+            seconds_after=order.seconds_after,
             client=order.share,
             pack_lock=place.pack_lock,
         )

@@ -59,7 +59,7 @@ LOST_UNDER_ONE_QUESTION = 2  # lost runners after which the question is blamed
 MAX_FAILED_STARTS_PER_DEVICE = (
     2  # failed starts because of the same device, after which the device is excluded
 )
-UNKNOWN: Mapping[str, float] = MappingProxyType({})
+NONE_PREDICTED: Mapping[str, float] = MappingProxyType({})
 Arguments = ParamSpec("Arguments")
 log = logging.getLogger("katz.runner")
 
@@ -177,7 +177,7 @@ class Runner:
             self._none()
             await child.close()
 
-    async def run(self, job: Job, after: Mapping[str, float] = UNKNOWN) -> None:
+    async def run(self, job: Job, seconds_after: Mapping[str, float] = NONE_PREDICTED) -> None:
         """Hands a job over, with the predicted seconds after its samplers, and returns when a
         runner has taken it. Waits for the next runner if none is ready. Raises RunnerDown after
         `refuse`.
@@ -186,7 +186,14 @@ class Runner:
             raise RunnerDown("the server is shutting down")
         share = " ".join(owner_of(job))
         order = Order(
-            job.id, job.prompt, job.targets, job.client, job.extra, job.due, share, dict(after)
+            job.id,
+            job.prompt,
+            job.targets,
+            job.client,
+            job.extra,
+            job.due,
+            share,
+            dict(seconds_after),
         )
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[job.id] = order, taken

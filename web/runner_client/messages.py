@@ -35,8 +35,9 @@ def record(kind: type[Any], mode: str = "python") -> Mapping[str, Any]:
 class Order:
     """Describes a job for the runner: the validated `prompt` in API format, and the client's
     `extra_data` in `extra`. `due`: seconds since the epoch until which the job should end; None: no
-    due time. `share`: the client's address and id; clients get equal shares of devices. `after`: by
-    the end node of a sampler, the predicted seconds from its last evaluation to the end of the job.
+    due time. `share`: the client's address and id; clients get equal shares of devices.
+    `seconds_after`: by the end node of a sampler, those predicted from its last evaluation to the
+    end of the job.
     """
 
     id: str
@@ -46,7 +47,7 @@ class Order:
     extra: Mapping[str, Any] = field(default_factory=dict)
     due: float | None = None
     share: str = ""
-    after: Mapping[str, float] = field(default_factory=dict)
+    seconds_after: Mapping[str, float] = field(default_factory=dict)
 
 
 CHOICES = "katz"

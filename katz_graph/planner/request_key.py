@@ -21,7 +21,7 @@ def reads_own_text(operation: Operation) -> bool:
     return local_name(operation.id).startswith(OWN_TEXT)
 
 
-def described(operation: Operation, texts: list[tuple[str, Encoding]]) -> tuple[Any, ...]:
+def part_of_key(operation: Operation, texts: list[tuple[str, Encoding]]) -> tuple[Any, ...]:
     """Returns an operation's part of a key, without own texts, which it appends to `texts`."""
     inputs = dict(operation.inputs)
     name = local_name(operation.id)
