@@ -4,7 +4,7 @@ same weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +14,12 @@ from katz_graph.kernels.products import by_onednn, linear
 
 PACK = "packed_weight"
 """Names the attribute of a convolution that holds its `Packed`."""
+MAX_LAYOUTS = 4
+"""Most copies of one convolution's weights. Few layers have more than one layout."""
+MAX_SIZES = 64
+"""Most input sizes of one convolution whose layouts are remembered."""
+PADDING = slice(108, 112)
+"""Bytes in oneDNN's description of a layout to which compilers assign no value."""
 WORDS = ("same", "valid")
 """Paddings by name; torch computes these convolutions."""
 
@@ -25,8 +31,9 @@ class ProcessorLinear(nn.Linear):
 
 class ProcessorConvolution(nn.Conv2d):
     """Computes with a copy of the weights, packed for oneDNN's kernels. Returns features [B, C, H,
-    W] in channels-last order. Packs again if weights or input size change. Rows may change, as when
-    requests share calls: the layout does not depend on them, or else oneDNN converts it.
+    W] in channels-last order. Packs again if the weights change, and for each input size. Rows may
+    change, as when requests share calls: the layout does not depend on them, or else oneDNN
+    converts it.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -34,32 +41,47 @@ class ProcessorConvolution(nn.Conv2d):
         if not (by_onednn(input) and input.ndim == 4 and input.numel() and counted):
             return super().forward(input)
         packed: Packed | None = getattr(self, PACK, None)
-        if packed is None or not packed.fits(self.weight, input):
-            packed = Packed.of(self, input)
+        if packed is None or packed.version != _version(self.weight):
+            packed = Packed(_version(self.weight))
             setattr(self, PACK, packed)
         found: Tensor = torch.ops.mkldnn._convolution_pointwise(
-            input, packed.weight, self.bias, *_geometry(self), "none", [], ""
+            input, packed.weight(self, input), self.bias, *_geometry(self), "none", [], ""
         )
         return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """Holds the weights of a convolution at a `version`, packed for an input size [C, H, W]."""
+    """Holds the weights of a convolution at a `version`, packed for input sizes [C, H, W]. Sizes of
+    one layout share a copy.
+    """
 
-    weight: Tensor
     version: tuple[int, int]
-    size: torch.Size
+    sizes: dict[torch.Size, Tensor] = field(default_factory=dict)
+    layouts: dict[bytes, Tensor] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, layer: nn.Conv2d, x: Tensor) -> Packed:
-        weight = torch.ops.mkldnn._reorder_convolution_weight(
-            layer.weight, *_geometry(layer), list(x.shape)
-        )
-        return cls(weight, _version(layer.weight), x.shape[1:])
+    def weight(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
+        """Returns the layer's weights, packed for x [B, C, H, W]."""
+        found = self.sizes.get(x.shape[1:])
+        if found is None:
+            made = torch.ops.mkldnn._reorder_convolution_weight(
+                layer.weight, *_geometry(layer), list(x.shape)
+            )
+            layout = _layout(made)
+            full = layout not in self.layouts and len(self.layouts) == MAX_LAYOUTS
+            if full or len(self.sizes) == MAX_SIZES:
+                self.sizes.clear()
+                self.layouts.clear()
+            found = self.layouts.setdefault(layout, made)
+            self.sizes[x.shape[1:]] = found
+        return found
 
-    def fits(self, weight: Tensor, x: Tensor) -> bool:
-        return self.size == x.shape[1:] and self.version == _version(weight)
+
+def _layout(packed: Tensor) -> bytes:
+    """Returns oneDNN's description of the layout of packed weights."""
+    described = bytearray(torch.ops.mkldnn._get_mkldnn_serialized_md(packed).tolist())
+    del described[PADDING]
+    return bytes(described)
 
 
 def _version(weight: Tensor) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from torch import Tensor, nn
 
 from katz_graph.bench.processor import ERROR, run
 from katz_graph.kernels import products
+from katz_graph.models import processor_layers
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.prepare import prepare
 from katz_graph.models.processor_layers import (
+    MAX_LAYOUTS,
     PACK,
+    Packed,
     ProcessorConvolution,
     use_processor_layers,
 )
@@ -131,8 +135,35 @@ def test_calls_with_other_rows_use_the_weights_packed_before() -> None:
         x, fresh = torch.randn(rows, 16, 9, 7), copy.deepcopy(stock)
         use_processor_layers(fresh)
         assert torch.equal(layer(x), fresh(x))
-        packed.append(getattr(layer, PACK))
+        packed.append(getattr(layer, PACK).weight(layer, x))
     assert packed[0] is packed[1] is packed[2]
+
+
+@pytest.mark.usefixtures("forced")
+@torch.no_grad()
+def test_sizes_that_take_turns_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of several sizes take turns at each evaluation. Sizes of one layout share a copy of
+    the weights, and there are never more copies than allowed.
+    """
+    stock = nn.Conv2d(96, 96, 3, padding=1)
+    layer = copy.deepcopy(stock)
+    use_processor_layers(layer)
+    inputs = [torch.randn(2, 96, side, side) for side in (8, 16, 24, 32) * 2]
+    for x in inputs:
+        assert compared(layer(x), stock(x)) <= LAYER
+    packed: Packed = getattr(layer, PACK)
+    first = [packed.sizes[x.shape[1:]] for x in inputs[:4]]
+    assert len({id(one) for one in first}) == len(packed.layouts) <= 4
+    for x in inputs:
+        layer(x)
+    assert all(packed.sizes[x.shape[1:]] is one for x, one in zip(inputs, first, strict=False))
+    # without shared layouts a fifth size drops the others
+    numbers = itertools.count()
+    monkeypatch.setattr(processor_layers, "_layout", lambda packed: b"%d" % next(numbers))
+    for side in range(8, 8 + 2 * MAX_LAYOUTS + 1):
+        x = torch.randn(1, 96, side, 9)
+        assert compared(layer(x), stock(x)) <= LAYER
+        assert len(packed.layouts) <= MAX_LAYOUTS
 
 
 @pytest.mark.usefixtures("forced")
