@@ -16,6 +16,7 @@ import math
 from bisect import insort
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain, count
 from operator import attrgetter
 from typing import Generic, TypeVar
@@ -26,6 +27,9 @@ RESERVED_SHARE = 0.1  # of the time, for tasks without a due time while others h
 MAX_OWED_S = 10.0  # seconds that the account of the reserved time may be ahead or behind
 # of a task's seconds, which it must save by joining calls, and of its call's seconds at most
 MIN_SAVED_SHARE, MOST_SAVED_SHARE = 0.1, 0.2
+# of all its seconds, which a task's slack must exceed before others may delay it by joining calls:
+# predictions are wrong, and a task that is late by little has used its time in vain
+MARGIN_SHARE = 0.5
 UNKNOWN_COST_S = 1.0  # seconds for which a client is charged if its request has no prediction
 MAX_RUNS = 1024  # with a stored tag, in addition to those that wait
 
@@ -77,7 +81,7 @@ class _Entry(Generic[Task]):
     arrival: float
     due: float  # inf: none
     client: str
-    remaining: float
+    remaining: float  # usable
     rows: int
     seconds_after: float
     whole: float  # largest `remaining` until now: all seconds of the run
@@ -85,7 +89,7 @@ class _Entry(Generic[Task]):
     key: tuple[float, float, int]
 
     def on_time(self, now: float) -> bool:
-        return self.due < math.inf and can_meet(self.due, self.remaining, now)
+        return now + self.remaining <= self.due < math.inf
 
     @property
     def least_saved(self) -> float:
@@ -211,9 +215,10 @@ class ServingPolicy(Generic[Task]):
         joins.
 
         A candidate joins if all its calls together would save a tenth of its seconds, and if no
-        other task becomes late by it. Tasks with a due time that are on time are checked as if they
-        ran one by one in the order of due times, after this call. A late one joins no call of a
-        leader that is on time while others that are on time wait: it would use their time.
+        other task becomes late by it, or nearly: those that are on time must have slack of half of
+        their seconds left (MARGIN_SHARE). Tasks with a due time are checked as if they ran one by
+        one in the order of due times, after this call. A late one joins no call of a leader that is
+        on time while others that are on time wait: it would use their time.
         """
         lead = self._entries[leader]
         group = _Group(lead, seconds_of, now, max_rows)
@@ -232,7 +237,7 @@ class ServingPolicy(Generic[Task]):
             if group.full:
                 return group.joined
             ahead += entry.remaining - (alone if entry is lead else 0.0)
-            group.protect(entry.due - now - stretch * ahead)
+            group.protect(entry, entry.due - now - stretch * ahead)
         outside, on_time, without_due, late = self._by_kind(offered, now)
         if others_wait and lead.on_time(now):
             late = []
@@ -258,7 +263,7 @@ class ServingPolicy(Generic[Task]):
                 outside.append(entry)
             elif entry.due == math.inf:
                 without_due.append(entry)
-            elif can_meet(entry.due, entry.remaining, now):
+            elif entry.on_time(now):
                 on_time.append(entry)
             else:
                 late.append(entry)
@@ -303,9 +308,9 @@ class _Group(Generic[Task]):
         max_rows: int,
     ) -> None:
         self.joined: list[Task] = []
-        self._seconds_of, self._now, self._max_rows = seconds_of, now, max_rows
+        self._seconds_of, self._now, self._max_rows = cache(seconds_of), now, max_rows
         self._rows = lead.rows
-        self.seconds = usable(seconds_of(lead.rows))  # of the call
+        self.seconds = usable(self._seconds_of(lead.rows))  # of the call
         self._added = 0.0  # seconds by members after the first
         self._saved = 0.0  # seconds that members with a due time need no more afterwards
         self._slack = math.inf  # of protected tasks, without `_added`
@@ -326,9 +331,9 @@ class _Group(Generic[Task]):
             return False
         added = max(together - self.seconds, 0.0)
         if not (
-            alone - added >= entry.least_saved * alone
-            and self._added + added <= self._slack
+            self._added + added <= self._slack
             and together <= self._limit
+            and alone - added >= entry.least_saved * alone
         ):
             return False
         self._rows, self.seconds = rows, max(together, self.seconds)
@@ -339,13 +344,15 @@ class _Group(Generic[Task]):
         self.joined.append(entry.task)
         return True
 
-    def protect(self, slack: float) -> None:
+    def protect(self, entry: _Entry[Task], slack: float) -> None:
         """Protects a task that would be on time by `slack` seconds if the leader ran alone."""
         if slack >= 0:
-            self._slack = min(self._slack, slack + self._saved)
+            left = max(slack - MARGIN_SHARE * entry.whole, 0.0) + self._saved
+            self._slack = min(self._slack, left)
 
     def _limit_by(self, entry: _Entry[Task], alone: float) -> None:
         """Protects a member that is not late already by waiting for the others."""
         limit = entry.due - self._now - entry.remaining + alone
         if entry.on_time(self._now) and limit >= self.seconds:
+            limit = max(limit - MARGIN_SHARE * entry.whole, self.seconds)
             self._limit = min(self._limit, limit)
