@@ -27,9 +27,6 @@ RESERVED_SHARE = 0.1  # of the time, for tasks without a due time while others h
 MAX_OWED_S = 10.0  # seconds that the account of the reserved time may be ahead or behind
 # of a task's seconds, which it must save by joining calls, and of its call's seconds at most
 MIN_SAVED_SHARE, MOST_SAVED_SHARE = 0.1, 0.2
-# of all its seconds, which a task's slack must exceed before others may delay it by joining calls:
-# predictions are wrong, and a task that is late by little has used its time in vain
-MARGIN_SHARE = 0.5
 UNKNOWN_COST_S = 1.0  # seconds for which a client is charged if its request has no prediction
 MAX_RUNS = 1024  # with a stored tag, in addition to those that wait
 
@@ -81,7 +78,7 @@ class _Entry(Generic[Task]):
     arrival: float
     due: float  # inf: none
     client: str
-    remaining: float  # usable
+    remaining: float
     rows: int
     seconds_after: float
     whole: float  # largest `remaining` until now: all seconds of the run
@@ -89,7 +86,7 @@ class _Entry(Generic[Task]):
     key: tuple[float, float, int]
 
     def on_time(self, now: float) -> bool:
-        return now + self.remaining <= self.due < math.inf
+        return self.due < math.inf and can_meet(self.due, self.remaining, now)
 
     @property
     def least_saved(self) -> float:
@@ -215,10 +212,9 @@ class ServingPolicy(Generic[Task]):
         joins.
 
         A candidate joins if all its calls together would save a tenth of its seconds, and if no
-        other task becomes late by it, or nearly: those that are on time must have slack of half of
-        their seconds left (MARGIN_SHARE). Tasks with a due time are checked as if they ran one by
-        one in the order of due times, after this call. A late one joins no call of a leader that is
-        on time while others that are on time wait: it would use their time.
+        other task becomes late by it. Tasks with a due time that are on time are checked as if they
+        ran one by one in the order of due times, after this call. A late one joins no call of a
+        leader that is on time while others that are on time wait: it would use their time.
         """
         lead = self._entries[leader]
         group = _Group(lead, seconds_of, now, max_rows)
@@ -237,7 +233,7 @@ class ServingPolicy(Generic[Task]):
             if group.full:
                 return group.joined
             ahead += entry.remaining - (alone if entry is lead else 0.0)
-            group.protect(entry, entry.due - now - stretch * ahead)
+            group.protect(entry.due - now - stretch * ahead)
         outside, on_time, without_due, late = self._by_kind(offered, now)
         if others_wait and lead.on_time(now):
             late = []
@@ -344,15 +340,13 @@ class _Group(Generic[Task]):
         self.joined.append(entry.task)
         return True
 
-    def protect(self, entry: _Entry[Task], slack: float) -> None:
+    def protect(self, slack: float) -> None:
         """Protects a task that would be on time by `slack` seconds if the leader ran alone."""
         if slack >= 0:
-            left = max(slack - MARGIN_SHARE * entry.whole, 0.0) + self._saved
-            self._slack = min(self._slack, left)
+            self._slack = min(self._slack, slack + self._saved)
 
     def _limit_by(self, entry: _Entry[Task], alone: float) -> None:
         """Protects a member that is not late already by waiting for the others."""
         limit = entry.due - self._now - entry.remaining + alone
         if entry.on_time(self._now) and limit >= self.seconds:
-            limit = max(limit - MARGIN_SHARE * entry.whole, self.seconds)
             self._limit = min(self._limit, limit)

@@ -77,6 +77,20 @@ def test_rows_that_never_ran_are_corrected_by_those_that_did() -> None:
     assert known.seconds("unet", 16) is None and known.seconds("transformer", 1) is None
 
 
+def test_rows_that_never_ran_take_no_longer_than_more_rows_and_no_less_than_fewer() -> None:
+    known = CallSeconds()
+    known.expect("unet", {1: 5.0, 2: 6.0, 8: 6.5, 16: 7.0})
+    for _ in range(GROUPS):
+        known.add("unet", 8, 4.0)
+        known.add("unet", 4, 3.0)
+    one, two, four, eight, sixteen = (known.seconds("unet", rows) for rows in (1, 2, 4, 8, 16))
+    assert one == two == four == 3.0 and eight == 4.0 and sixteen == pytest.approx(7.0 * 4.0 / 6.5)
+    for _ in range(GROUPS):
+        known.add("unet", 8, 9.0)
+        known.add("unet", 4, 1.0)
+    assert known.seconds("unet", 2) == 1.0 and known.seconds("unet", 16) == 9.0
+
+
 def test_rows_that_were_slow_while_the_device_was_disturbed_are_tried_again() -> None:
     known = CallSeconds()
     known.expect("unet", {1: 6.0, 2: 10.0, 4: 15.0})
