@@ -10,7 +10,7 @@ from pathlib import Path
 
 from katz_graph.core.errors import InputError
 from katz_graph.models.loading.residency import NoRoom
-from katz_graph.settings.options import GB
+from katz_graph.settings.options import DISK_GB, GB
 
 TEMPLATES = "templates"  # kind of items in a budget
 
@@ -28,15 +28,16 @@ class TemplatePlace:
 
 
 def parse_template_place(folder: Path, budget: str, link: float | None) -> TemplatePlace:
-    """Parses `--template-gb` MEMORY,DISK and checks `--store-link`. Raises InputError if invalid,
+    """Parses `--template-gb` MEMORY[,DISK] and checks `--store-link`. Raises InputError if invalid,
     or if the disk has no room.
     """
+    sizes = budget if "," in budget else f"{budget},{DISK_GB}"
     try:
-        numbers = [float(part) for part in budget.split(",")]
+        numbers = [float(part) for part in sizes.split(",")]
     except ValueError:
         numbers = []
     if len(numbers) != 2 or not all(0 <= number < math.inf for number in numbers):
-        raise InputError(f"--template-gb {budget}: expected MEMORY,DISK in GB, for example 4,32")
+        raise InputError(f"--template-gb {budget}: expected MEMORY[,DISK] in GB, for example 4,32")
     memory, disk = (int(number * GB) for number in numbers)
     if not disk:
         raise InputError(f"--template-gb {budget}: leaves no room for templates on the disk")

@@ -11,6 +11,7 @@ from katz_graph.core.eviction import POLICIES
 from katz_graph.settings.environment import Settings
 
 GB = 2**30
+DISK_GB = 32  # for templates, unless given
 COUNTED = ", ".join(f"{name}:N" for name in POLICIES)
 CACHE = f"cache policy for nodes' results: classic, {COUNTED}, none"
 
@@ -115,8 +116,8 @@ class TemplateOptions:
 
     template_gb: str = option(
         "host memory of each device, and disk, for activations of --allow cached-edit",
-        "4,32",
-        metavar="MEMORY,DISK",
+        f"4,{DISK_GB}",
+        metavar="MEMORY[,DISK]",
     )
 
 

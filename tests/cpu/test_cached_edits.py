@@ -437,9 +437,10 @@ def test_templates_of_two_prompts_are_listed_and_removed_apart(
 @pytest.mark.parametrize(
     "budget, link, line",
     [
-        ("4", None, "--template-gb 4: expected MEMORY,DISK in GB"),
-        ("4,x", None, "--template-gb 4,x: expected MEMORY,DISK in GB"),
-        ("nan,4", None, "--template-gb nan,4: expected MEMORY,DISK in GB"),
+        ("", None, "--template-gb : expected MEMORY[,DISK] in GB"),
+        ("4,5,6", None, "--template-gb 4,5,6: expected MEMORY[,DISK] in GB"),
+        ("4,x", None, "--template-gb 4,x: expected MEMORY[,DISK] in GB"),
+        ("nan,4", None, "--template-gb nan,4: expected MEMORY[,DISK] in GB"),
         ("4,0", None, "--template-gb 4,0: leaves no room for templates on the disk"),
         ("4,32", 0.0, "--store-link 0.0: expected gigabytes per second above 0"),
         ("4,32", float("nan"), "--store-link nan: expected gigabytes per second above 0"),
@@ -451,3 +452,8 @@ def test_options_that_are_not_possible_give_one_line(
     with pytest.raises(InputError) as error:
         parse_template_place(tmp_path, budget, link)
     assert str(error.value).startswith(line) and "\n" not in str(error.value)
+
+
+def test_the_budget_of_the_disk_may_be_left_out(tmp_path: Path) -> None:
+    given, default = (parse_template_place(tmp_path, one, None) for one in ("0.5", "4,32"))
+    assert (given.memory_bytes, given.disk_bytes) == (2**29, default.disk_bytes)
