@@ -11,6 +11,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from katz_graph.core.added_fields import Growing
 from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LatentSpace
 from katz_graph.core.patches import Patch
 
@@ -84,8 +85,8 @@ class MergedComponent(Component):
     scales: tuple[tuple[str, float, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRecipe:
+@dataclass(frozen=True, slots=True, repr=False)
+class ModelRecipe(Growing):
     """Describes a network with LoRAs and patches. `scheduler`: noise table and prediction type of
     its training; `latent`: its latent space. `controls` apply to all conditioning, in addition to
     the conditioning's own. `template`: for masked requests, if cached activations are allowed.
@@ -131,8 +132,8 @@ class LearnedWords:
 Pooling = Literal["last", "joined", "plain"]
 
 
-@dataclass(frozen=True, slots=True)
-class TextLayout:
+@dataclass(frozen=True, slots=True, repr=False)
+class TextLayout(Growing):
     """Describes how a model combines its text encoders: tokens of the CLIP encoders, concatenated
     along the channels, then tokens of a long-text encoder. Narrower tokens are zero-padded.
     """
@@ -240,8 +241,8 @@ class ControlUse:
     vae: VaeRecipe | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+@dataclass(frozen=True, slots=True, repr=False)
+class Prompt(Growing):
     """Describes a text for all text encoders. `further`: other texts for the second, third, ...
     encoder. `absent`: encoders without text; their part of the encoding is zeros or omitted.
     """
@@ -403,7 +404,7 @@ class EditTemplate:
 
 def digest(recipe: object) -> str:
     """Returns the SHA-256 of a recipe's repr. The repr is complete: frozen dataclasses of strings
-    and numbers, with digests for pixels.
+    and numbers, with digests for pixels. It lacks `ADDED` fields at their defaults.
     """
     return hashlib.sha256(repr(recipe).encode()).hexdigest()
 
