@@ -34,6 +34,7 @@ _CLASSES: tuple[type, ...] = (
     recipe.ModelRecipe,
     recipe.TextEncoderRecipe,
     recipe.TextLayout,
+    recipe.Fill,
     recipe.References,
     recipe.LearnedWords,
     recipe.ClipRecipe,

@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from katz_graph.core.added_fields import Growing
+from katz_graph.core.added_fields import ADDED, Growing
 from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LatentSpace
 from katz_graph.core.patches import Patch
 
@@ -130,6 +130,23 @@ class LearnedWords:
 
 
 Pooling = Literal["last", "joined", "plain"]
+Dropped = Literal["", "system", "prefix"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Describes the pad tokens of a text for a long-text encoder."""
+
+    least: int = 1  # minimum number of tokens with the pad tokens
+    multiple: int = 1  # the number is a multiple of it
+    more: int = 0  # pad tokens of every text
+    left: bool = False  # before the text
+    masked: bool = True  # for the encoder's attention
+    position: int | None = None  # of all pad tokens in the encoder; None: counted like the text's
+
+    def length(self, tokens: int) -> int:
+        """Returns the number of tokens of a filled text of `tokens` tokens."""
+        return -(-max(tokens + self.more, self.least) // self.multiple) * self.multiple
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -155,13 +172,38 @@ class TextLayout(Growing):
     lengths: tuple[int, ...] = ()
     """Fixed token count per encoder. Texts are truncated or padded to it; padding is masked."""
 
+    states: tuple[int, ...] = field(default=(), metadata=ADDED)
+    """Hidden states of the long-text encoder to use in place of that of `from_end`, side by side
+    along the channels: n is the output of the n-th layer, 0 the embedding. Without final norm.
+    """
+    raw: bool = field(default=False, metadata=ADDED)
+    """Whether the last hidden state is taken before the final norm."""
+    opening: str = field(default="", metadata=ADDED)
+    """Text at the start of a prompt that brings its own template, which replaces `template`."""
+    empty: str = field(default="", metadata=ADDED)
+    """Text in place of an empty one."""
+    dropped: Dropped = field(default="", metadata=ADDED)
+    """Tokens at the start that only the encoder reads, not the model. `system`: the chat's system
+    turn; `prefix`: all before the words of the user's turn.
+    """
+    fill: Fill | None = field(default=None, metadata=ADDED)
+    """Pad tokens that the encoder and the model read; None: as `least` and `lengths` say."""
+
+    @property
+    def state_count(self) -> int:
+        """Counts the hidden states side by side."""
+        return len(self.states) or 1
+
     def length(self, encoder: int) -> int:
         """Returns the fixed text length of the n-th text encoder, 0 if it is variable."""
         return self.lengths[encoder] if self.lengths else 0
 
-    def padded_length(self, tokens: int, length: int) -> int:
-        """Returns the padded length of a long text of `tokens` tokens, at least `length`."""
-        return max(tokens + self.padding, self.least, length)
+    def filled(self, length: int) -> Fill:
+        """Returns the fill of a long text of the fixed length `length`, 0 if it is variable.
+        Attention masks it only if the length is fixed, because the published models were trained
+        so.
+        """
+        return self.fill or Fill(max(self.least, length), more=self.padding, masked=bool(length))
 
 
 DEFAULT_LAYOUT = TextLayout()

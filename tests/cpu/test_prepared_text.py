@@ -35,7 +35,7 @@ from katz_graph.ir.device import Device, Target
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.prepare import fuse_projections, prepare, unprepared
 from katz_graph.models.projections import FUSED
-from katz_graph.models.text.sequence import outputs
+from katz_graph.models.text.sequence import last_state
 from katz_graph.planner.region import stage_of
 from katz_graph.testing.plain_loop import Case
 from katz_graph.testing.random_models import make_pipeline
@@ -196,7 +196,7 @@ def test_fused_encoders_are_recorded(name: str) -> None:
     fuse_projections(module)
 
     def hidden() -> Tensor:
-        return outputs(module, ids, output_hidden_states=True).hidden_states[-1]  # type: ignore[no-any-return]
+        return last_state(module, ids)
 
     weights = [*module.parameters(), *module.buffers()]
     recording = Tapes(strict=True).record(hidden, [ids, *weights])

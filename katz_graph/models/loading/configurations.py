@@ -7,7 +7,7 @@ Takes values that shapes do not determine from the published models. Never impor
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any
 
@@ -24,6 +24,8 @@ HEAD_WIDTH = 64  # of text encoders
 PROJECTING_WIDTH = 1280  # of OpenCLIP's ViT-bigG, the text encoder with a projection
 OPEN_CLIP_WIDTHS = (1024, PROJECTING_WIDTH)  # ViT-H and ViT-bigG
 VOCABULARY, T5_VOCABULARY = 49408, 32128
+EMBEDDING = "embed_tokens.weight"  # of a language model
+LANGUAGE_HEAD_WIDTH = 128  # unless norms of its queries have another
 
 
 def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) -> dict[str, Any]:
@@ -171,29 +173,69 @@ def bert_configuration(shapes: Shapes) -> dict[str, Any]:
     }
 
 
-def qwen3_configuration(shapes: Shapes) -> dict[str, Any]:
-    """Derives the configuration of a Qwen3Model."""
-    shapes = {name.removeprefix("model."): shape for name, shape in shapes.items()}
-    vocabulary, width = shapes["embed_tokens.weight"]
+def language_configuration(shapes: Shapes) -> dict[str, Any]:
+    """Derives the configuration of a Qwen3Model, or of a Qwen2.5-VL or Qwen3-VL with its text part
+    alone. Raises KeyError with the name of a missing tensor.
+    """
+    before = text_prefix(shapes)
+    shapes = {name.removeprefix(before): shape for name, shape in shapes.items()}
+    vocabulary, width = shapes[EMBEDDING]
     attention = "layers.0.self_attn."
-    if f"{attention}q_norm.weight" not in shapes:
-        raise InputError("a language model without norms of its queries, expected Qwen3")
-    (head,) = shapes[f"{attention}q_norm.weight"]
-    return {
-        "architectures": ["Qwen3Model"],
-        "model_type": "qwen3",
+    normed, biased = f"{attention}q_norm.weight" in shapes, f"{attention}k_proj.bias" in shapes
+    (head,) = shapes[f"{attention}q_norm.weight"] if normed else (LANGUAGE_HEAD_WIDTH,)
+    sizes = {
         "vocab_size": vocabulary,
         "hidden_size": width,
         "intermediate_size": shapes["layers.0.mlp.gate_proj.weight"][0],
         "num_hidden_layers": how_many(shapes, "layers.{}."),
         "num_attention_heads": shapes[f"{attention}q_proj.weight"][0] // head,
         "num_key_value_heads": shapes[f"{attention}k_proj.weight"][0] // head,
-        "head_dim": head,
-        "max_position_embeddings": 40960,
-        "rms_norm_eps": 1e-6,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-        "attention_bias": f"{attention}q_proj.bias" in shapes,
     }
+    if normed and "language_model." in before:
+        text = sizes | {"head_dim": head, "max_position_embeddings": 262144}
+        return _with_pictures("Qwen3VL", "qwen3_vl", text, theta=5e6)
+    if normed:
+        return {
+            "architectures": ["Qwen3Model"],
+            "model_type": "qwen3",
+            **sizes,
+            "head_dim": head,
+            "max_position_embeddings": 40960,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+            "attention_bias": f"{attention}q_proj.bias" in shapes,
+        }
+    if biased:
+        text = sizes | {"max_position_embeddings": 128000}
+        return _with_pictures("Qwen2_5_VL", "qwen2_5_vl", text, theta=1e6)
+    raise InputError(
+        "a language model with neither norms of its queries nor biases, expected Qwen3, Qwen3-VL "
+        "or Qwen2.5-VL"
+    )
+
+
+def _with_pictures(name: str, kind: str, text: dict[str, Any], theta: float) -> dict[str, Any]:
+    """Returns the configuration of a model that sees pictures from that of its text part."""
+    text |= {
+        "model_type": f"{kind}_text",
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+    }
+    return {
+        "architectures": [f"{name}ForConditionalGeneration"],
+        "model_type": kind,
+        "text_config": text,
+    }
+
+
+def text_prefix(names: Iterable[str]) -> str:
+    """Returns the prefix of a language model's tensors, which may be one part of a model that sees
+    pictures. Raises KeyError with the name of the missing embedding.
+    """
+    for name in names:
+        if name == EMBEDDING or name.endswith(f".{EMBEDDING}"):
+            return name.removesuffix(EMBEDDING)
+    raise KeyError(EMBEDDING)
 
 
 def head_count(width: int, head: int) -> int:

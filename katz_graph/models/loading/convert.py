@@ -38,6 +38,7 @@ SHOWN = 3  # mismatches in an error message
 VAE = "AutoencoderKL"
 # VAEs of diffusers before 0.17
 OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
+OF_THE_WHOLE = ("architectures", "dtype", "model_type")  # keys of a configuration
 MARKS = ("difference",)  # marker tensors without weights
 # tensors unused by a text encoder, or duplicated under another name
 FORGOTTEN = re.compile(
@@ -88,6 +89,8 @@ def blank(part: Component) -> Any:
 
 def text_module(values: Mapping[str, Any], kind: EncoderKind) -> Any:
     """Builds a text encoder from a configuration, on torch's default device."""
+    if kind.whole:
+        values = _text_values(values, kind)
     settings = getattr(transformers, kind.configuration)(**values)
     settings.use_cache = False  # no cache: language models only encode text
     # transformers would make it torch's default dtype while it builds, also for other threads
@@ -98,6 +101,17 @@ def text_module(values: Mapping[str, Any], kind: EncoderKind) -> Any:
     if hasattr(module, "shared"):  # T5 has its embedding under two names
         module.encoder.embed_tokens = module.shared
     return module
+
+
+def _text_values(values: Mapping[str, Any], kind: EncoderKind) -> dict[str, Any]:
+    """Returns the configuration of the text part of a model that sees pictures. Positions of text
+    are the same on the axes of a picture, so they need one axis.
+    """
+    part = getattr(transformers, kind.whole)(**values).text_config
+    rope = {"rope_type": "default", "rope_theta": part.rope_parameters["rope_theta"]}
+    return {name: value for name, value in part.to_dict().items() if name not in OF_THE_WHOLE} | {
+        "rope_parameters": rope
+    }
 
 
 def tensors(part: Component, module: Any) -> dict[str, Tensor]:

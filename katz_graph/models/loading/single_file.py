@@ -28,8 +28,8 @@ from katz_graph.models.family import (
 from katz_graph.models.loading.configurations import (
     Shapes,
     bert_configuration,
+    language_configuration,
     mt5_configuration,
-    qwen3_configuration,
     t5_configuration,
     text_configuration,
     vae_configuration,
@@ -48,6 +48,13 @@ CLIP_NAMES = (
     "encoder.layers.0.mlp.fc1.weight",
     "transformer.resblocks.0.mlp.c_fc.weight",
 )
+LANGUAGE_PREFIXES = (
+    "model.",
+    "",
+    "model.language_model.",
+    "language_model.",
+    "language_model.model.",
+)
 TEXT_ENCODERS = {
     CLIP: Layout(("",), CLIP_NAMES, lambda shapes, _: text_configuration(shapes)),
     T5: Layout(
@@ -55,16 +62,16 @@ TEXT_ENCODERS = {
         ("encoder.block.0.layer.0.SelfAttention.q.weight",),
         lambda shapes, _: t5_configuration(shapes),
     ),
-    QWEN3: Layout(
+    QWEN3: Layout(  # or another language model
         ("",),
-        ("model.layers.0.self_attn.q_proj.weight", "layers.0.self_attn.q_proj.weight"),
-        lambda shapes, _: qwen3_configuration(shapes),
+        tuple(f"{before}layers.0.self_attn.q_proj.weight" for before in LANGUAGE_PREFIXES),
+        lambda shapes, _: language_configuration(shapes),
     ),
 }
 """Layouts of text encoders in separate files; a CLIP's width decides whether it projects."""
 CONFIGURATIONS: Mapping[EncoderKind, Callable[[Shapes], Configuration]] = {
     T5: t5_configuration,
-    QWEN3: qwen3_configuration,
+    QWEN3: language_configuration,
     MT5: mt5_configuration,
     BERT: bert_configuration,
 }

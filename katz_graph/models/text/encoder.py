@@ -91,7 +91,8 @@ def encode(
         masks.append(torch.zeros_like(mask) if silent else mask)
     if not parts:
         raise InputError("the conditioning has no text for any text encoder: write a prompt")
-    width = max(*(part.shape[-1] for part in parts), *map(_width, encoders))
+    widths = (_width(encoder) * layout.state_count for encoder in encoders)
+    width = max(*(part.shape[-1] for part in parts), *widths)
     padded_length = [pad(part, (0, width - part.shape[-1])) for part in parts]
     return TextEncoding(
         padded_length[0] if len(padded_length) == 1 else torch.cat(padded_length, dim=1),

@@ -4,6 +4,7 @@ configurations. Never imports torch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,9 @@ SHORTEST_ROW = 3  # tokens: start, end, and one in between
 class EncoderKind:
     """Declares a kind of text encoder. `model`, `configuration` and `tokenizer` are classes of
     transformers.
+
+    Of a model that also sees pictures, `model` is the part that reads text: it gives the same
+    states for text.
     """
 
     name: str
@@ -34,6 +38,11 @@ class EncoderKind:
     projects: bool = False  # has a text projection
     causal: bool = False  # tokens attend to earlier tokens only
     overflows: bool = False  # in float16
+    architectures: tuple[str, ...] = ()  # in configurations, besides `model`
+    # class of transformers for the configuration of a model that sees pictures, which contains the
+    # configuration of its text part
+    whole: str = ""
+    sizes: tuple[tuple[int, str], ...] = ()  # published models: width, and size in messages
 
 
 CLIP = EncoderKind(
@@ -59,6 +68,30 @@ QWEN3 = EncoderKind(
     "qwen3_4b",
     causal=True,
     overflows=True,
+    architectures=("Qwen3ForCausalLM",),
+    sizes=((1024, "0.6B"), (2560, "4B"), (4096, "8B")),
+)
+QWEN3_VL = replace(
+    QWEN3,
+    name="qwen3_vl",
+    title="Qwen3-VL",
+    packs="qwen3vl_4b",
+    architectures=("Qwen3VLForConditionalGeneration", "Qwen3VLModel"),
+    whole="Qwen3VLConfig",
+    sizes=((2560, "4B"), (4096, "8B")),
+)
+QWEN2_5_VL = EncoderKind(
+    "qwen2_5_vl",
+    "Qwen2.5-VL",
+    "Qwen2Model",
+    "Qwen2Config",
+    "Qwen2Tokenizer",
+    "qwen25_7b",
+    causal=True,
+    overflows=True,
+    architectures=("Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLModel"),
+    whole="Qwen2_5_VLConfig",
+    sizes=((3584, "7B"),),
 )
 MT5 = EncoderKind(
     "mt5",
@@ -71,8 +104,12 @@ MT5 = EncoderKind(
     overflows=True,
 )
 BERT = EncoderKind("bert", "BERT", "BertModel", "BertConfig", "BertTokenizer", "hydit_clip")
-KINDS = {kind.model: kind for kind in (CLIP, PROJECTING, T5, MT5, QWEN3, BERT)} | {
-    "Qwen3ForCausalLM": QWEN3
+EVERY = (CLIP, PROJECTING, T5, MT5, QWEN3, QWEN3_VL, QWEN2_5_VL, BERT)
+MODULES = {kind.model: kind for kind in reversed(EVERY)}
+KINDS = {
+    name: kind
+    for kind in EVERY
+    for name in (*([] if kind.whole else [kind.model]), *kind.architectures)
 }
 """Maps architectures in configurations to kinds."""
 
@@ -96,13 +133,31 @@ def kind_named(values: Mapping[str, Any]) -> EncoderKind:
 
 
 def kind_of_module(module: Any) -> EncoderKind:
-    """Returns the kind of a loaded text encoder."""
-    return KINDS[type(module).__name__]
+    """Returns the kind of a loaded text encoder; for the text part of a model that sees pictures,
+    possibly a kind with the same text part.
+    """
+    return MODULES[type(module).__name__]
 
 
 def width_of(encoder: Component) -> int:
     """Returns the width of an encoder's hidden states."""
-    return int(config_value(encoder, kind_of(encoder).width, int))
+    return text_value(encoder, kind_of(encoder).width)
+
+
+def text_value(encoder: Component, name: str) -> int:
+    """Returns a number of an encoder's configuration: of its text part, if it has parts."""
+    part = config(encoder).get("text_config")
+    if isinstance(part, dict) and name in part:
+        encoder = replace(encoder, configuration=json.dumps(part))
+    return int(config_value(encoder, name, int))
+
+
+def called(encoder: Component) -> str:
+    """Returns the title of an encoder, with its size if it has the width of a published one."""
+    kind = kind_of(encoder)
+    return " ".join(
+        [kind.title, *(size for width, size in kind.sizes if width == width_of(encoder))]
+    )
 
 
 def row_of(encoder: Component) -> int:
@@ -145,7 +200,7 @@ def text_width(clip: ClipRecipe) -> int:
     """Returns D of the text encoding [B, T, D]."""
     rows, long = split(clip.encoders)
     clip_width = sum(map(width_of, rows)) if clip.layout.clip_rows else 0
-    return max([clip_width, *map(width_of, long)])
+    return max([clip_width, *(width_of(one) * clip.layout.state_count for one in long)])
 
 
 def pooled_text_width(clip: ClipRecipe) -> int | None:

@@ -8,36 +8,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from katz_graph.core.recipe import TextLayout
+from katz_graph.core.recipe import Fill, TextLayout
 from katz_graph.host.transfer import to_device
 from katz_graph.models.text.kinds import kind_of_module
 from katz_graph.models.text.prompt import Token
-from katz_graph.models.text.tokens import said
+from katz_graph.models.text.tokens import dropped, said, with_fill
+from katz_graph.models.text.tower import hidden_states
 
 
 def encode_sequence(
     module: Any, tokenizer: Any, text: str, layout: TextLayout, length: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Returns hidden states [1, T, D] of a text, with weights applied, and a mask [1, T], true for
-    the text's tokens. Attention masks padding only if `length` is not 0, because the published
-    models were trained so.
+    the text's tokens.
     """
-    tokens = said(tokenizer, text, layout, length)
-    whole = layout.padded_length(len(tokens), length)
-    hidden, mask = _run(module, tokenizer, tokens, whole, layout, bool(length))
+    tokens, fill = said(tokenizer, text, layout, length), layout.filled(length)
+    whole = fill.length(len(tokens))
+    hidden, mask = _run(module, tokenizer, tokens, whole, fill, layout)
     if any(weight != 1.0 for _, weight in tokens):
-        empty, _ = _run(module, tokenizer, said(tokenizer, "", layout), whole, layout, bool(length))
+        empty, _ = _run(module, tokenizer, said(tokenizer, "", layout), whole, fill, layout)
         hidden = weigh(hidden, empty, [weight for _, weight in tokens])
-    return hidden, mask
+    first = dropped(tokenizer, tokens, layout)
+    return hidden[:, first:], mask[:, first:]
 
 
-def outputs(module: Any, ids: Tensor, **options: Any) -> Any:
-    """Calls a text encoder on ids [B, T]. Passes a language model's causal mask as None, so that
-    mask values are not inspected.
-    """
+def last_state(module: Any, ids: Tensor) -> Tensor:
+    """Returns the last hidden state [B, T, D] of tokens [B, T]."""
     if kind_of_module(module).causal:
-        options["attention_mask"] = {"full_attention": None}
-    return module(ids, **options)
+        return hidden_states(module, module.embed_tokens(ids))
+    hidden: Tensor = module(ids).last_hidden_state
+    return hidden
 
 
 @torch.no_grad()
@@ -46,19 +46,25 @@ def _run(
     tokenizer: Any,
     tokens: Sequence[Token],
     length: int,
+    fill: Fill,
     layout: TextLayout,
-    masked: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Runs tokens, padded to `length`. Returns hidden states and mask."""
+    """Runs tokens, filled up to `length`. Returns hidden states and mask."""
     missing = length - len(tokens)
-    ids = [token for token, _ in tokens] + [tokenizer.pad_token_id] * missing
-    attended = [True] * len(tokens) + [False] * missing
-    given, mask = (to_device(torch.tensor([one]), module.device) for one in (ids, attended))
-    options = {"attention_mask": mask.long()} if masked else {}
-    states: tuple[Tensor, ...] = outputs(
-        module, given, output_hidden_states=True, **options
-    ).hidden_states
-    return states[-layout.from_end], mask
+    ids = with_fill([token for token, _ in tokens], tokenizer.pad_token_id, missing, fill)
+    places = list(range(length))
+    if fill.position is not None:
+        places = with_fill(range(len(tokens)), fill.position, missing, fill)
+    attended = with_fill([True] * len(tokens), False, missing, fill)
+    given, positions, mask = (
+        to_device(torch.tensor([one]), module.device) for one in (ids, places, attended)
+    )
+    if kind_of_module(module).causal:
+        masks = mask if fill.masked and missing else None
+        embedded = module.embed_tokens(given)
+        return hidden_states(module, embedded, layout, positions, masks), mask
+    options = {"attention_mask": mask.long()} if fill.masked else {}
+    return module(given, **options).last_hidden_state, mask
 
 
 def weigh(hidden: Tensor, empty: Tensor, weights: Sequence[float]) -> Tensor:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import transformers
 from transformers.utils import logging
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.messages import first_line
-from katz_graph.core.recipe import Component, Prompt, TextEncoderRecipe, TextLayout
+from katz_graph.core.recipe import Component, Fill, Prompt, TextEncoderRecipe, TextLayout
 from katz_graph.models.loading.component import SENTENCE_PIECES, VOCABULARIES
 from katz_graph.models.loading.contents import read_bytes
 from katz_graph.models.loading.identity import check_content, check_unchanged
@@ -23,6 +23,9 @@ from katz_graph.models.text.prompt import Token, chunks, unescaped, weighted_seg
 from katz_graph.models.text.recipe import TextSize
 from katz_graph.models.text.sentence_pieces import sentence_piece_tokenizer
 from katz_graph.models.text.textual_inversion import pieces, vectors
+
+T = TypeVar("T")
+TURN = "<|im_start|>{}"  # the start of a chat's turn
 
 
 def token_rows(
@@ -62,7 +65,9 @@ def prompt_length(prompt: Prompt) -> int:
         if not kind_of(encoder.encoder).rows:
             text, tokenizer = prompt.text_of(number), load_tokenizer(encoder)
             if number not in prompt.absent or layout.lengths:
-                long += len(sequence(tokenizer, text, layout, layout.length(number)))
+                tokens = said(tokenizer, text, layout, layout.length(number))
+                whole = layout.filled(layout.length(number)).length(len(tokens))
+                long += whole - dropped(tokenizer, tokens, layout)
         elif layout.clip_rows and not silent:
             size = text_size(prompt, number)
             in_rows.append((size.chunks, size.most + 2))
@@ -78,25 +83,35 @@ def text_size(prompt: Prompt, number: int) -> TextSize:
         learned = vectors(prompt.clip.learned, number, width_of(encoder.encoder))
         rows = token_rows(tokenizer, row, weighted_segments(text), learned)
         return TextSize(kind.title, sum(map(len, rows)), len(rows), row - 2)
-    around = len(said(tokenizer, "", layout))
+    around = len(said(tokenizer, "", layout)) - len(_ids(tokenizer, layout.empty))
     most = max(0, layout.length(number) - around)
-    return TextSize(kind.title, len(said(tokenizer, text, layout)) - around, 0, most)
+    own = len(said(tokenizer, text, layout)) - around if text else 0
+    return TextSize(kind.title, max(0, own), 0, most)
 
 
 def sequence(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:
-    """Returns the tokens of `said`, padded to the longer of `length` and the layout's length."""
-    tokens = said(tokenizer, text, layout, length)
-    missing = layout.padded_length(len(tokens), length) - len(tokens)
-    return tokens + [(tokenizer.pad_token_id, 1.0)] * missing
+    """Returns the tokens of `said`, filled as the layout says."""
+    tokens, fill = said(tokenizer, text, layout, length), layout.filled(length)
+    missing = fill.length(len(tokens)) - len(tokens)
+    return with_fill(tokens, (tokenizer.pad_token_id, 1.0), missing, fill)
+
+
+def with_fill(values: Iterable[T], pad: T, missing: int, fill: Fill) -> list[T]:
+    """Returns the values of a text's tokens with `missing` pads before or after them."""
+    pads = [pad] * missing
+    return [*pads, *values] if fill.left else [*values, *pads]
 
 
 def said(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:
     """Returns the weighted tokens of a long text, including start and end tokens, at most `length`
     unless it is 0. Omits textual inversions. With a template, all weights are 1.
     """
+    text = text or layout.empty
     if layout.template:
-        whole = layout.template.format(unescaped(text))
-        return [(token, 1.0) for token in tokenizer(whole, verbose=False).input_ids]
+        whole = unescaped(text)
+        if not (layout.opening and text.startswith(layout.opening)):
+            whole = layout.template.format(whole)
+        return [(token, 1.0) for token in _ids(tokenizer, whole)]
     *first, last = tokenizer("").input_ids
     pieces_of = (
         (piece, weight)
@@ -113,6 +128,29 @@ def said(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list
         ),
     ]
     return [*(tokens[: length - 1] if length else tokens), (last, 1.0)]
+
+
+def dropped(tokenizer: Any, tokens: Sequence[Token], layout: TextLayout) -> int:
+    """Counts the tokens at the start of a text that the model does not read.
+
+    Finds turns of the chat by their words, because a prompt may bring its own template. Like
+    ComfyUI, searches the user's turn in the first two, and leaves it if it has no words.
+    """
+    if not layout.dropped:
+        return 0
+    ids = [token for token, _ in tokens]
+    system, user = (_ids(tokenizer, TURN.format(whose)) for whose in ("system", "user\n"))
+    turns = [place for place, token in enumerate(ids) if token == user[0]][:2]
+    if layout.dropped == "system":
+        return turns[1] if len(turns) == 2 and ids[: len(system)] == system else 0
+    after = turns[-1] + len(user)
+    return after if ids[turns[-1] : after] == user and after < len(ids) else turns[-1]
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    """Returns the tokens of a text without start and end tokens."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+    return ids
 
 
 @lru_cache(maxsize=16)

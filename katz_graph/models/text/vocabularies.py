@@ -5,6 +5,7 @@ a folder of the hub, fetched once. Never imports torch.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from katz_graph.core.errors import InputError
@@ -12,11 +13,14 @@ from katz_graph.core.messages import first_line
 from katz_graph.core.recipe import Component, FileIdentity, TextEncoderRecipe
 from katz_graph.models.configuration import config
 from katz_graph.models.loading.component import TOKENIZER_FILES, component
+from katz_graph.models.loading.configurations import text_prefix
+from katz_graph.models.loading.contents import contents_of
 from katz_graph.models.loading.identity import configuration_identity
-from katz_graph.models.text.kinds import QWEN3, T5, kind_of, row_of
+from katz_graph.models.text.kinds import QWEN2_5_VL, QWEN3, QWEN3_VL, T5, kind_of, row_of
 
 TOKENIZERS = Path(__file__).parents[1]
-SHIPPED = {T5: "t5_tokenizer", QWEN3: "qwen_tokenizer"}  # folders of whole tokenizers
+SHIPPED = {T5: "t5_tokenizer"} | dict.fromkeys((QWEN3, QWEN3_VL, QWEN2_5_VL), "qwen_tokenizer")
+"""Maps kinds to folders of whole tokenizers."""
 PADDING = {"quick_gelu": "<|endoftext|>", "gelu": "!"}  # CLIP, OpenCLIP
 
 
@@ -25,6 +29,8 @@ def text_encoder(encoder: Component, own: Component | None = None) -> TextEncode
     InputError if neither exists.
     """
     kind = kind_of(encoder)
+    if kind.causal:
+        encoder = _text_part(encoder)
     if own is not None:
         return TextEncoderRecipe(encoder, own)
     if kind in SHIPPED:
@@ -42,6 +48,24 @@ def text_encoder(encoder: Component, own: Component | None = None) -> TextEncode
     padding = PADDING[config(encoder).get("hidden_act", "quick_gelu")]
     settings = {"pad_token": padding, "model_max_length": row_of(encoder)}
     return TextEncoderRecipe(encoder, Component(str(folder), files, json.dumps(settings)))
+
+
+def _text_part(encoder: Component) -> Component:
+    """Returns a language model without the other tensors of its files, such as those that see
+    pictures or predict words, which are neither counted nor read.
+    """
+    names = [
+        name
+        for file in encoder.weight_files
+        for name in contents_of(file).shapes
+        if name.startswith(encoder.prefix)
+    ]
+    try:
+        prefix = text_prefix(names)
+    except KeyError:
+        return encoder  # reported when it is loaded
+    others = any(not name.startswith(prefix) for name in names)
+    return replace(encoder, prefix=prefix) if others else encoder
 
 
 def in_file(file: FileIdentity, tensor: str) -> Component:

@@ -11,14 +11,14 @@ import torch
 from katz_graph.models.families.shared.example_inputs import features
 from katz_graph.models.stages import Example, Sized
 from katz_graph.models.text.kinds import kind_of_module
-from katz_graph.models.text.sequence import outputs
+from katz_graph.models.text.sequence import last_state
 
 
 def text(module: Any, sizes: Sized) -> Example:
     in_rows = kind_of_module(module).rows
     rows = -(-sizes.tokens // module.config.max_position_embeddings) if in_rows else 1
     ids = torch.zeros(sizes.batch * rows, -(-sizes.tokens // rows), dtype=torch.long, device="meta")
-    return lambda: [outputs(module, ids).last_hidden_state], [module]
+    return lambda: [last_state(module, ids)], [module]
 
 
 def vae_decode(module: Any, sizes: Sized) -> Example:

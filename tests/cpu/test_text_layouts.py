@@ -1,0 +1,222 @@
+"""Language models give a network the states, tokens and fill of its layout, as the stock encoders of
+transformers do, which also see pictures and predict words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+
+from katz_graph.core.recipe import ClipRecipe, Fill, Prompt, TextLayout
+from katz_graph.models.loading.identity import count_values
+from katz_graph.models.loading.sources import clip_recipe
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.text.encoder import encode
+from katz_graph.models.text.kinds import text_width
+from katz_graph.models.text.tokens import load_tokenizer, prompt_length, text_size
+
+LAYERS, PAD = 4, "<|endoftext|>"
+WORDS = (PAD, "<|im_start|>", "<|im_end|>")
+SIZES = {
+    "vocab_size": 256 + len(WORDS),
+    "hidden_size": 128,
+    "intermediate_size": 48,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+}
+SYSTEM = "<|im_start|>system\nSay it:<|im_end|>\n"
+USER = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+CHAT = TextLayout(template=SYSTEM + USER, opening="<|im_start|>")
+OWN = "<|im_start|>system\nDraw.<|im_end|>\n<|im_start|>user\na cube"  # a prompt with its template
+LAYOUTS = {
+    "last, normed": replace(CHAT, dropped="prefix"),
+    "last, raw": replace(CHAT, dropped="system", raw=True, empty=" "),
+    "side by side": replace(CHAT, states=(1, 2, LAYERS), dropped="prefix"),
+    "before the last": TextLayout(template=USER, from_end=2),
+    "filled at the right": TextLayout(template=USER, states=(1, 3), fill=Fill(least=60)),
+    "filled at the left": TextLayout(template=USER, states=(2, LAYERS), fill=Fill(60, left=True)),
+    "filled to a multiple": TextLayout(template=USER, states=(2,), fill=Fill(0, 40, position=1)),
+}
+
+
+def qwen2_5_vl() -> Any:
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
+    text = {**SIZES, "rms_norm_eps": 1e-6, "rope_parameters": rope}
+    sees = {"depth": 1, "hidden_size": 16, "intermediate_size": 8, "num_heads": 2}
+    config = transformers.Qwen2_5_VLConfig(
+        text_config=text, vision_config={**sees, "out_hidden_size": 128}
+    )
+    return transformers.Qwen2_5_VLForConditionalGeneration(config)
+
+
+def qwen3_vl() -> Any:
+    rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [4, 2, 2]}
+    sees = {"depth": 1, "hidden_size": 16, "intermediate_size": 8, "num_heads": 2}
+    sees |= {"out_hidden_size": 128, "num_position_embeddings": 16}
+    config = transformers.Qwen3VLConfig(
+        text_config={**SIZES, "head_dim": 16, "rope_parameters": rope},
+        vision_config={**sees, "deepstack_visual_indexes": [0]},
+    )
+    return transformers.Qwen3VLForConditionalGeneration(config)
+
+
+def qwen3() -> Any:
+    rope = {"rope_type": "default", "rope_theta": 1e6}
+    config = transformers.Qwen3Config(**SIZES, head_dim=16, rope_parameters=rope)
+    return transformers.Qwen3ForCausalLM(config)
+
+
+STOCK: dict[str, Callable[[], Any]] = {
+    "qwen2_5_vl": qwen2_5_vl,
+    "qwen3_vl": qwen3_vl,
+    "qwen3": qwen3,
+}
+IN_FILES = {  # prefixes of parts in transformers' modules, and in ComfyUI's files
+    "qwen2_5_vl": {"model.language_model.": "model.", "model.visual.": "visual."}
+}
+
+
+@pytest.fixture(scope="module")
+def stock() -> dict[str, Any]:
+    made = {}
+    for name, make in STOCK.items():
+        torch.manual_seed(5)
+        made[name] = make().eval().requires_grad_(False)
+        for called, weight in made[name].named_parameters():
+            weight.normal_(1.0 if "norm" in called else 0.0, 0.2)
+    return made
+
+
+@pytest.fixture(scope="module")
+def places(stock: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a folder and a file of each encoder."""
+    folder = tmp_path_factory.mktemp("encoders")
+    words = tokenizer()
+    for name, module in stock.items():
+        module.save_pretrained(folder / name)
+        words.save_pretrained(folder / name)
+        tensors = {}
+        for key, tensor in module.state_dict().items():
+            for before, after in IN_FILES.get(name, {}).items():
+                key = key.replace(before, after)
+            tensors[key] = tensor.clone()
+        save_file(tensors, folder / f"{name}.safetensors")
+    return folder
+
+
+def tokenizer() -> Any:
+    """Builds a tokenizer of bytes."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(word, special=True) for word in WORDS])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token=PAD)
+
+
+def loaded(place: Path, layout: TextLayout) -> ClipRecipe:
+    """The recipe of an encoder, with the tokenizer of its folder."""
+    clip = clip_recipe([place], layout=layout)
+    (words,) = clip_recipe([place.with_suffix("")]).encoders
+    return replace(clip, encoders=(replace(clip.encoders[0], tokenizer=words.tokenizer),))
+
+
+def encoded(clip: ClipRecipe, text: str) -> Tensor:
+    (one,) = clip.encoders
+    module = ModelStore().text_encoder(one.encoder, "cpu", torch.float32)
+    hidden = encode([(module, load_tokenizer(one))], text, layout=clip.layout).hidden
+    assert hidden.shape[1:] == (prompt_length(Prompt(clip, text)), text_width(clip))
+    return hidden
+
+
+@torch.no_grad()
+def expected(module: Any, layout: TextLayout, text: str) -> Tensor:
+    """Runs the whole model as pipelines do: states of all layers, the last one raw if asked."""
+    whole = text if text.startswith("<|im_start|>") else layout.template.format(text)
+    words = tokenizer()
+    ids, fill = words(whole).input_ids, layout.fill or Fill()
+    missing = -(-max(len(ids), fill.least) // fill.multiple) * fill.multiple - len(ids)
+    pads, ones = [words.pad_token_id] * missing, [1] * len(ids)
+    options: dict[str, Any] = {}
+    if missing:
+        mask = [0] * missing + ones if fill.left else ones + [0] * missing
+        options["attention_mask"] = torch.tensor([mask])
+    if fill.position is not None:
+        positions = [*range(len(ids)), *[fill.position] * missing]
+        options["position_ids"] = torch.tensor([positions])
+    given = torch.tensor([pads + ids if fill.left else ids + pads])
+    last = []
+    layers = getattr(module.model, "language_model", module.model).layers
+    hook = layers[-1].register_forward_hook(lambda _, __, output: last.append(output))
+    states = list(module(given, output_hidden_states=True, **options).hidden_states)
+    hook.remove()
+    if layout.raw or layout.states:
+        states[-1] = last[0]
+    hidden = torch.cat([states[one] for one in layout.states or (-layout.from_end,)], dim=-1)
+    start = {"": 0, "system": whole.find("<|im_start|>", 1), "prefix": whole.find("user\n") + 5}
+    return hidden[:, len(words(whole[: max(0, start[layout.dropped])]).input_ids) :]
+
+
+@pytest.mark.parametrize("name", STOCK)
+@pytest.mark.parametrize("ending", ["", ".safetensors"])
+def test_files_and_folders_give_the_stock_model_s_states(
+    name: str, ending: str, stock: dict[str, Any], places: Path
+) -> None:
+    layout = LAYOUTS["last, normed"]
+    clip = loaded(places / f"{name}{ending}", layout)
+    for text in ("a (red:1.3) cube", "\nsand", OWN):
+        assert torch.equal(encoded(clip, text), expected(stock[name], layout, text)), text
+
+
+@pytest.mark.parametrize("name", STOCK)
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_every_layout_reads_the_stock_model_s_states(
+    name: str, kind: str, stock: dict[str, Any], places: Path
+) -> None:
+    layout = LAYOUTS[kind]
+    clip = loaded(places / name, layout)
+    for text in ("a cube", "sand " * 20):
+        assert torch.equal(encoded(clip, text), expected(stock[name], layout, text)), text
+
+
+def test_an_empty_prompt_may_become_a_blank(stock: dict[str, Any], places: Path) -> None:
+    layout = LAYOUTS["last, raw"]
+    clip = loaded(places / "qwen3_vl", layout)
+    assert torch.equal(encoded(clip, ""), expected(stock["qwen3_vl"], layout, " "))
+    sizes = [text_size(Prompt(clip, text), 0).tokens for text in ("", "a cube")]
+    assert sizes == [0, len("a cube")]
+
+
+def test_a_prompt_s_own_template_is_dropped_by_its_words(places: Path) -> None:
+    """Turns may be missing, or be longer than the layout's."""
+    for dropped, text, left in (
+        ("prefix", OWN, "a cube"),
+        ("prefix", "<|im_start|>user\na cube", "a cube"),
+        ("prefix", "<|im_start|>system\na cube", "<|im_start|>system\na cube"),
+        ("system", OWN, "<|im_start|>user\na cube"),
+        (
+            "system",
+            "<|im_start|>user\na cube<|im_start|>b",
+            "<|im_start|>user\na cube<|im_start|>b",
+        ),
+    ):
+        clip = loaded(places / "qwen3", replace(CHAT, dropped=dropped))
+        assert prompt_length(Prompt(clip, text)) == len(tokenizer()(left).input_ids), text
+
+
+def test_weights_that_texts_do_not_use_are_not_counted(stock: dict[str, Any], places: Path) -> None:
+    for name, module in stock.items():
+        text = getattr(module.model, "language_model", module.model)
+        wanted = sum(weight.numel() for weight in text.parameters())
+        for place in (places / name, places / f"{name}.safetensors"):
+            assert count_values(clip_recipe([place]).encoders[0].encoder) == wanted
