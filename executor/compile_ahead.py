@@ -18,13 +18,13 @@ from katz_graph.executor.rehearsal import DEVICE, PlanningEngine
 from katz_graph.ir.device import Target, Work
 from katz_graph.ir.program import Program
 from katz_graph.kernels.configurations import capability
-from katz_graph.models.configuration import latent_space, overflows
 from katz_graph.models.costs.counts import Counts, padded
 from katz_graph.models.families.shared.stages import VAE_DECODE, VAE_ENCODE
 from katz_graph.models.family import family_of_class
 from katz_graph.models.stage_registry import stage as declared
 from katz_graph.models.stages import Sized, Stage
 from katz_graph.models.text.kinds import kind_named
+from katz_graph.models.vae.kinds import latent_space, overflows
 from katz_graph.node.types import Context
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ from katz_graph.files.folders import Folders
 from katz_graph.ir.device import Device
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.configuration import latent_space
 from katz_graph.models.text.kinds import pooled_text_width, text_width
 from katz_graph.models.text.recipe import length, prompts
 from katz_graph.models.text.tokens import prompt_length
+from katz_graph.models.vae.kinds import latent_space, picture_channels
 from katz_graph.node.types import BUILTIN, Context, NodeType
 from katz_graph.planner.region import region_nodes
 from katz_graph.planner.written_step import WrittenStep, written_step
@@ -71,7 +71,8 @@ class PlanningEngine(Generic[Made]):
     def decode_latent(
         self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None
     ) -> Tensor:
-        return samples.new_zeros(len(samples), *map(latent_space(vae).pixels, samples.shape[2:]), 3)
+        size = map(latent_space(vae).pixels, samples.shape[-2:])
+        return samples.new_zeros(len(samples), *size, picture_channels(vae))
 
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
         batch, channels, height, width = picture.shape

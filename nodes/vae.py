@@ -12,7 +12,7 @@ from pydantic import Field
 from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LatentSamples
 from katz_graph.core.recipe import Concatenated, Picture, Tile
-from katz_graph.models.configuration import latent_space
+from katz_graph.models.vae.kinds import latent_space
 from katz_graph.node import Node, Widget
 from katz_graph.node.types import Context
 from katz_graph.node.wires import Conditioning, Image, Latent, Mask, Vae

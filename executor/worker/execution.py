@@ -524,8 +524,7 @@ class Execution:
             self._timed_load(self._holding.load_texts)
             self._encode_texts()
         self._timed_load(self._holding.load)
-        space = self._model.latent
-        self._colours = linear_map(space.scale, space.channels) if self._context.previews else None
+        self._colours = linear_map(self._model.latent) if self._context.previews else None
         if self._owns:
             self._process = self._start()
         self._may_apply_by_row = (

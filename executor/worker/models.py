@@ -56,8 +56,6 @@ from katz_graph.host.memory import GB, RanOut
 from katz_graph.host.transfer import to_device, uploading
 from katz_graph.ir.program import Program
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.configuration import overflows
-from katz_graph.models.families.shared import vae
 from katz_graph.models.families.shared.stages import VAE_DECODE, VAE_ENCODE
 from katz_graph.models.family import family_of
 from katz_graph.models.loading.fill import fill, named_tensors
@@ -72,7 +70,9 @@ from katz_graph.models.text import encoder as text
 from katz_graph.models.text.evaluate import evaluate
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.recipe import clips
-from katz_graph.models.vae_halves import check_half
+from katz_graph.models.vae import coding as vae
+from katz_graph.models.vae.halves import check_half
+from katz_graph.models.vae.kinds import overflows
 from katz_graph.upscale.networks import load_upscaler, network_peak, size_of
 
 TEXT_BYTES = 64 << 20  # of a device's memory, for encodings of prompts
@@ -497,5 +497,5 @@ def _sizes(module: Any, stage: Stage, given: Tensor) -> tuple[int, int, int]:
         vae.check_pixels(given)
         return given.shape[0], given.shape[1], given.shape[2]
     vae.check_samples(module, given)
-    factor = vae.factor_of(module)
+    factor = vae.space(module).factor
     return given.shape[0], given.shape[2] * factor, given.shape[3] * factor

@@ -14,6 +14,7 @@ from katz_graph.core.recipe import Component, Tile
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.peaks import stage_peak
 from katz_graph.models.stages import Stage
+from katz_graph.models.vae.kinds import kind_of, space_of
 
 TILES = (Tile(512, 64), Tile(256, 64), Tile(128, 32))
 PICTURE_BYTES = 12  # RGB pixel in float32
@@ -74,7 +75,7 @@ def surely_enough(
 ) -> float:
     """Returns an upper bound of `needed`, without counting."""
     side = max(height, width) if parts.tile is None else parts.tile.side
-    widest = max(config(part)["block_out_channels"])
+    widest = kind_of(part).widest(config(part))
     at_once = parts.pictures * min(side, height) * min(side, width)
     return float(
         UPPER_BOUND_FACTOR * widest * value_bytes * at_once
@@ -86,10 +87,9 @@ def surely_enough(
 def _peak(
     part: Component, stage: str, pictures: int, height: int, width: int, value_bytes: int
 ) -> float:
-    values = config(part)
-    factor = 2 ** (len(values["block_out_channels"]) - 1)
+    factor = space_of(part).factor
     return stage_peak(
-        values, stage, pictures, -(-height // factor), -(-width // factor), value_bytes
+        config(part), stage, pictures, -(-height // factor), -(-width // factor), value_bytes
     )
 
 

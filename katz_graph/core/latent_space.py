@@ -4,11 +4,17 @@ exchange. Must not know models. Never imports torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Factors = float | tuple[float, ...]
+"""One value for all channels, or one for each."""
+
+SAME = 1e-4  # relative tolerance for equal scales and shifts
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +25,15 @@ class LatentSpace:
 
     channels: int
     factor: int  # pixels per side of a cell
-    scale: float
-    shift: float = 0.0
+    scale: Factors  # 1 / deviation
+    shift: Factors = 0.0  # mean
+
+    @classmethod
+    def of_statistics(
+        cls, factor: int, mean: tuple[float, ...], deviation: tuple[float, ...]
+    ) -> LatentSpace:
+        """Returns the space of latents with a mean and a standard deviation for each channel."""
+        return cls(len(mean), factor, tuple([1 / one for one in deviation]), mean)
 
     def cells(self, pixels: int) -> int:
         return pixels // self.factor
@@ -29,8 +42,8 @@ class LatentSpace:
         return cells * self.factor
 
     def normalised(self, latent: Tensor) -> Tensor:
-        """Scales a VAE's latent to the model's range."""
-        return (latent - self.shift) * self.scale
+        """Scales a VAE's latent [B, C, ...] to the model's range."""
+        return (latent - _along(latent, self.shift)) * _along(latent, self.scale)
 
     def starting(self, latent: Tensor) -> Tensor:
         """Scales a VAE's latent to the model's range, in float32. An all-zero latent counts as
@@ -40,8 +53,30 @@ class LatentSpace:
         return self.normalised(latent) if latent.any() else latent
 
     def restored(self, latent: Tensor) -> Tensor:
-        """Scales a latent from the model's range to the VAE's."""
-        return latent / self.scale + self.shift
+        """Scales a latent [B, C, ...] from the model's range to the VAE's."""
+        return latent / _along(latent, self.scale) + _along(latent, self.shift)
+
+    def unshifted(self) -> LatentSpace:
+        """Returns the space of models that are trained on latent · scale."""
+        return replace(self, shift=0.0)
+
+    def equals(self, other: LatentSpace) -> bool:
+        """Returns whether two spaces are the same but for rounded scales and shifts."""
+        return (self.channels, self.factor) == (other.channels, other.factor) and all(
+            math.isclose(own, its, rel_tol=SAME, abs_tol=SAME * SAME)
+            for owns, others in ((self.scale, other.scale), (self.shift, other.shift))
+            for own, its in zip(self._each(owns), self._each(others), strict=True)
+        )
+
+    def _each(self, factors: Factors) -> tuple[float, ...]:
+        return factors if isinstance(factors, tuple) else (factors,) * self.channels
+
+
+def _along(latent: Tensor, factors: Factors) -> Tensor | float:
+    """Returns factors for each channel as a tensor [C, 1, ...] that fits a latent [B, C, ...]."""
+    if not isinstance(factors, tuple):
+        return factors
+    return latent.new_tensor(factors).view(-1, *[1] * (latent.ndim - 2))
 
 
 @dataclass(frozen=True, slots=True)

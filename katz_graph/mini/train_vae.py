@@ -180,10 +180,12 @@ def move_latents(vae: AutoencoderKL, latents: torch.Tensor, space: LatentSpace) 
     shift of the space. Pictures change slightly at the rim, where the decoder's first layer reads
     zero padding.
     """
-    mean, size = float(latents.mean()), space.scale * float(latents.std())
+    scale, shift = space.scale, space.shift
+    assert isinstance(scale, float) and isinstance(shift, float)  # one for all channels
+    mean, size = float(latents.mean()), scale * float(latents.std())
     last, first = vae.encoder.conv_out, vae.decoder.conv_in
     last.weight[: space.channels] /= size
-    last.bias[: space.channels] = (last.bias[: space.channels] - mean) / size + space.shift
-    first.bias += first.weight.sum(dim=(1, 2, 3)) * (mean - space.shift * size)
+    last.bias[: space.channels] = (last.bias[: space.channels] - mean) / size + shift
+    first.bias += first.weight.sum(dim=(1, 2, 3)) * (mean - shift * size)
     first.weight *= size
-    vae.register_to_config(scaling_factor=space.scale, shift_factor=space.shift)
+    vae.register_to_config(scaling_factor=scale, shift_factor=shift)

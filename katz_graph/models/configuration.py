@@ -9,19 +9,21 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LatentSpace
 from katz_graph.core.recipe import (
     Component,
     ControlNetRecipe,
     FileIdentity,
     MissingComponent,
     ModelRecipe,
-    VaeRecipe,
 )
 from katz_graph.models.loading.identity import read_configuration
+
+# classes that values of a configuration may have instead
+KINDS: Mapping[type, Any] = MappingProxyType({float: (int, float), list: (list, tuple)})
 
 
 def config(part: Component) -> Mapping[str, Any]:
@@ -46,12 +48,18 @@ def _configuration_file(part: Component) -> FileIdentity:
 
 def config_value(part: Component, name: str, kind: type, default: Any = None) -> Any:
     """Returns a value of a component's configuration. Raises InputError unless it is a `kind`."""
-    value = config(part).get(name, default)
-    if not isinstance(value, (int, float) if kind is float else kind):
-        raise InputError(
-            f"{part.folder}: config.json: {name} is {value!r}, expected "
-            f"{'a list' if kind is list else 'a number'}"
-        )
+    try:
+        return value_in(config(part), name, kind, default)
+    except ValueError as problem:
+        raise InputError(f"{part.folder}: config.json: {problem}") from None
+
+
+def value_in(values: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    """Returns a value of a configuration. Raises ValueError unless it is a `kind`."""
+    value = values.get(name, default)
+    if not isinstance(value, KINDS.get(kind, kind)):
+        expected = "a list" if kind is list else "a number"
+        raise ValueError(f"{name} is {value!r}, expected {expected}")
     return value
 
 
@@ -78,29 +86,6 @@ def prediction_type(model: ModelRecipe) -> Literal["epsilon", "v_prediction"]:
             "'v_prediction'"
         )
     return kind  # type: ignore[no-any-return]
-
-
-@lru_cache(maxsize=256)
-def latent_space(vae: VaeRecipe) -> LatentSpace:
-    """Returns the space of a VAE's latents. Raises InputError for a VAE of an unsupported kind."""
-    expect_class(vae.vae, "AutoencoderKL")
-    values = config(vae.vae)
-    if values.get("latents_mean"):
-        raise InputError(
-            f"{vae.vae.folder}: this VAE has a mean for each channel of its latents, expected one "
-            "with a single shift"
-        )
-    return LatentSpace(
-        channels=config_value(vae.vae, "latent_channels", int, DEFAULT_LATENT_SPACE.channels),
-        factor=2 ** (len(config_value(vae.vae, "block_out_channels", list)) - 1),
-        scale=config_value(vae.vae, "scaling_factor", float, DEFAULT_LATENT_SPACE.scale),
-        shift=float(values.get("shift_factor") or 0.0),
-    )
-
-
-def overflows(vae: VaeRecipe) -> bool:
-    """Returns whether a VAE is known to overflow in float16."""
-    return bool(config(vae.vae).get("force_upcast", False))
 
 
 def union_types(control: ControlNetRecipe) -> int:

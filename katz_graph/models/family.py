@@ -7,7 +7,6 @@ Must not know any family. Never imports torch.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,15 +31,15 @@ from katz_graph.core.recipe import (
     TextLayout,
     VaeRecipe,
 )
-from katz_graph.models.configuration import config, config_value, expect_class, latent_space
+from katz_graph.models.configuration import config, config_value, expect_class
 from katz_graph.models.loading.configurations import Shapes
 from katz_graph.models.stages import Stage, named
 from katz_graph.models.text.kinds import EncoderKind, pooled_text_width, text_width
+from katz_graph.models.vae.kinds import latent_space
 
 if TYPE_CHECKING:
     from katz_graph.models.loading.contents import Contents
 
-SAME_SCALE = 1e-4  # relative tolerance for equal scaling factors
 Configuration = dict[str, Any]
 Complete = Callable[[ConditioningEntry, ModelRecipe, Mapping[str, Any], bool], ConditioningEntry]
 """Adds the model's conditioning inputs other than text to an entry, if unset. The mapping is the
@@ -240,8 +239,8 @@ class ModelFamily:
     text_sets: tuple[TextSet, ...] = ()  # sets of text encoders in separate files
     text_layout: TextLayout = DEFAULT_LAYOUT  # how the network reads the encoders' outputs
     stages: tuple[Stage, ...] = ()  # in addition to stages shared by families
-    # the map from latents to colours, by the latents' channels and scaling factor
-    previews: Mapping[tuple[int, float], LinearMap] = field(default_factory=dict)
+    # the map from latents to colours, by their space
+    previews: Mapping[LatentSpace, LinearMap] = field(default_factory=dict)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -287,17 +286,10 @@ def text_sets(encoders: int) -> dict[str, tuple[ModelFamily, TextSet]]:
     }
 
 
-def linear_map(scale: float, channels: int) -> LinearMap | None:
-    """Returns the preview colours of latents with this scaling factor; None if unknown."""
+def linear_map(space: LatentSpace) -> LinearMap | None:
+    """Returns the preview colours of latents of a space; None if unknown."""
     known = (one for family in families() for one in family.previews.items())
-    return next(
-        (
-            colours
-            for (count, factor), colours in known
-            if count == channels and math.isclose(scale, factor, rel_tol=SAME_SCALE)
-        ),
-        None,
-    )
+    return next((colours for shown, colours in known if shown.equals(space)), None)
 
 
 def all_controls() -> list[Controls]:

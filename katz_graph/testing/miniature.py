@@ -25,7 +25,6 @@ from katz_graph.files.folders import MINI
 from katz_graph.ir.region import Region
 from katz_graph.mini.evaluate import HINTS
 from katz_graph.mini.world import STYLES
-from katz_graph.models.configuration import latent_space
 from katz_graph.models.family import text_sets
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import (
@@ -35,6 +34,7 @@ from katz_graph.models.loading.sources import (
     pipeline_recipes,
     vae_recipe,
 )
+from katz_graph.models.vae.kinds import latent_space
 from katz_graph.node.types import Context, Engine
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.testing.requests import bare_context, bind

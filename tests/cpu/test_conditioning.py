@@ -20,6 +20,7 @@ from node_calls import call
 from torch import Tensor
 
 from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.recipe import (
     Area,
     Averaged,
@@ -255,21 +256,24 @@ def test_the_digest_of_a_recipe_does_not_keep_its_pictures() -> None:
     assert pixels() is None
 
 
+HALF = LatentSpace(4, 8, 0.5)
+
+
 def test_extra_channels_of_an_inpainting_model() -> None:
     like = torch.zeros(2, 4, 4, 4)
     latent = torch.arange(64.0).view(1, 4, 4, 4)
     mask = torch.zeros(1, 32, 32)
     mask[:, :16] = 1
-    seen = concatenated_channels(Concatenated(Picture.of(latent), Picture.of(mask)), 5, like, 0.5)
+    seen = concatenated_channels(Concatenated(Picture.of(latent), Picture.of(mask)), 5, like, HALF)
     assert seen.shape == (2, 5, 4, 4)
     assert seen[1, 0].tolist() == [[1.0] * 4, [1.0] * 4, [0.0] * 4, [0.0] * 4]
     assert torch.equal(seen[:, 1:], (latent * 0.5).expand(2, 4, 4, 4))
-    blank = concatenated_channels(Concatenated(), 5, like, 0.5)
+    blank = concatenated_channels(Concatenated(), 5, like, HALF)
     assert bool((blank[:, 0] == 1).all()) and blank[0, 1:, 0, 0].tolist() == pytest.approx(
         [0.8223, -0.6876, 0.6364, 0.1380]
     )
     assert torch.equal(
-        concatenated_channels(Concatenated(Picture.of(latent)), 4, like, 0.5)[0], latent[0]
+        concatenated_channels(Concatenated(Picture.of(latent)), 4, like, HALF)[0], latent[0]
     )
     assert replace(Concatenated(), latent=Picture.of(latent)) == Concatenated(
         Picture.of(latent.clone())

@@ -9,12 +9,13 @@ from tiny_models import FAMILIES, control_recipe, pipeline_folder, recipes, unet
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LatentSpace
-from katz_graph.models.configuration import latent_space, prediction_type, scheduler_config
+from katz_graph.models.configuration import prediction_type, scheduler_config
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.families.unet.blocks import skip_range
 from katz_graph.models.family import check_controlnet
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.text.kinds import kind_of
+from katz_graph.models.vae.kinds import latent_space
 
 
 @pytest.fixture
@@ -92,7 +93,11 @@ def test_the_skips_of_a_block_are_known_without_the_module(family):
             "describes AuraFlowTransformer2DModel",
         ),
         ("unet/config.json", {"out_channels": 16}, "takes 16 latent channels, the VAE has 4"),
-        ("vae/config.json", {"latents_mean": [0.1] * 4}, "has a mean for each channel"),
+        (
+            "vae/config.json",
+            {"latents_mean": [0.1] * 3, "latents_std": [1.0] * 4},
+            "latents_mean has 3 values, expected one for each of 4 channels",
+        ),
         (
             "vae/config.json",
             {"_class_name": "AutoencoderTiny"},

@@ -8,9 +8,9 @@ from tiny_models import FAMILIES, random, recipes
 from katz_graph.core.errors import InputError, OutOfMemory, RunError
 from katz_graph.core.recipe import Tile
 from katz_graph.executor.worker.models import DeviceModels
-from katz_graph.models.families.shared.vae import decode, encode
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.vae.coding import decode, encode
 
 
 def vae(family="sd1", dtype=torch.float32):

@@ -20,7 +20,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.models.families.shared import random_parts
-from katz_graph.models.families.shared.vae import decode as vae_decode
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.prepare import (
@@ -33,6 +32,7 @@ from katz_graph.models.prepare import (
 )
 from katz_graph.models.prepared import unet as unet_blocks
 from katz_graph.models.prepared.unet import PreparedResnetBlock, PreparedTransformerBlock
+from katz_graph.models.vae.coding import decode as vae_decode
 from katz_graph.testing.model_files import mini_models
 from katz_graph.testing.random_models import kinds
 

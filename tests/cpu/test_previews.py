@@ -18,7 +18,7 @@ from torch.nn.functional import avg_pool2d
 
 from katz_graph.comfy.running import ProgressBar
 from katz_graph.core.events import Event, Previewed, Progress
-from katz_graph.core.latent_space import LinearMap
+from katz_graph.core.latent_space import LatentSpace, LinearMap
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.worker.config import WorkerConfig
@@ -151,13 +151,19 @@ def test_a_worker_sends_them_when_the_run_asks(costs: Path) -> None:
 
 
 def test_a_latent_space_that_is_not_known_is_not_shown() -> None:
-    assert linear_map(0.5, 4) is None and linear_map(0.18215, 16) is None
-    spaces = (0.18215, 4), (0.13025, 4), (1.5305, 16), (0.3611, 16)
-    known = [linear_map(*space) for space in spaces]
+    unknown = LatentSpace(4, 8, 0.5), LatentSpace(16, 8, 0.18215), LatentSpace(16, 8, 0.3611)
+    assert not any(map(linear_map, unknown))
+    spaces = (
+        LatentSpace(4, 8, 0.18215),
+        LatentSpace(4, 8, 0.13025),
+        LatentSpace(16, 8, 1.5305, 0.0609),
+        LatentSpace(16, 8, 0.3611, 0.1159),
+    )
+    known = [linear_map(space) for space in spaces]
     assert None not in known and len(set(known)) == len(spaces)
-    for (_, channels), colours in zip(spaces, known, strict=True):
+    for space, colours in zip(spaces, known, strict=True):
         assert colours is not None
-        assert latent_picture(torch.zeros(1, channels, 2, 3), colours).shape == (2, 3, 3)
+        assert latent_picture(torch.zeros(1, space.channels, 2, 3), colours).shape == (2, 3, 3)
 
 
 @pytest.mark.parametrize(
@@ -240,9 +246,7 @@ def pack_callback() -> Any:
     from katz_graph.comfy.shims.latent_preview import prepare_callback
 
     model = SimpleNamespace(
-        model=SimpleNamespace(
-            latent_format=SimpleNamespace(scale_factor=0.18215, latent_channels=4)
-        )
+        model=SimpleNamespace(latent_format=SimpleNamespace(space=LatentSpace(4, 8, 0.18215)))
     )
     return lambda: prepare_callback(model, 5)
 

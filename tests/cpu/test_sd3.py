@@ -19,7 +19,6 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.recipe import Tile
 from katz_graph.models.families.shared.random_parts import seeded
-from katz_graph.models.families.shared.vae import decode
 from katz_graph.models.family import check_text, text_sets
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.convert import tensors as loaded_tensors
@@ -30,6 +29,7 @@ from katz_graph.models.loading.sources import (
     vae_recipe,
 )
 from katz_graph.models.text.kinds import pooled_text_width
+from katz_graph.models.vae.coding import decode
 from katz_graph.planner.sampling import table_of
 from katz_graph.testing.random_models import (
     Kind,

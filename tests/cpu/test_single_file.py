@@ -21,8 +21,6 @@ from tiny_models import random_step, random_text, rows
 from katz_graph.core.errors import InputError
 from katz_graph.models.configuration import (
     config,
-    latent_space,
-    overflows,
     prediction_type,
     scheduler_config,
     union_types,
@@ -39,6 +37,7 @@ from katz_graph.models.loading.sources import (
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.text import encoder as text
 from katz_graph.models.text.tokens import load_tokenizer
+from katz_graph.models.vae.kinds import latent_space, overflows
 
 STORE = ModelStore()
 CPU = ("cpu", torch.float32)

@@ -128,17 +128,18 @@ class LatentFormat:
     """Converts latents between links and the network's normalised space."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
-        self._space = recipe.latent
-        self.scale_factor = recipe.latent.scale
-        self.latent_channels = recipe.latent.channels
-        self.spacial_downscale_ratio = recipe.latent.factor
+        self.space = space = recipe.latent
+        # ComfyUI's formats with a mean and a deviation for each channel have a factor of 1
+        self.scale_factor = 1.0 if isinstance(space.scale, tuple) else space.scale
+        self.latent_channels = space.channels
+        self.spacial_downscale_ratio = space.factor
         self.latent_dimensions = 2
 
     def process_in(self, latent: Any) -> Any:
-        return self._space.normalised(latent)
+        return self.space.normalised(latent)
 
     def process_out(self, latent: Any) -> Any:
-        return self._space.restored(latent)
+        return self.space.restored(latent)
 
     def __getattr__(self, name: str) -> Any:
         refuse(f"comfy.latent_formats.LatentFormat.{name}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from katz_graph.comfy.missing import refuse
 from katz_graph.core.recipe import Tile, VaeRecipe
-from katz_graph.models.configuration import latent_space
+from katz_graph.models.vae.kinds import latent_space
 from katz_graph.node.scope import current_context
 
 if TYPE_CHECKING:

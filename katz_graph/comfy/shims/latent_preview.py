@@ -36,11 +36,7 @@ class _Previewer:
 
 def get_previewer(device: Any, latent_format: Any) -> _Previewer | None:
     """Returns a previewer; None if the run has no previews, or for unknown latent spaces."""
-    colours = (
-        linear_map(latent_format.scale_factor, latent_format.latent_channels)
-        if _watched()
-        else None
-    )
+    colours = linear_map(latent_format.space) if _watched() else None
     return None if colours is None else _Previewer(colours)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import diffusers
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -34,7 +33,7 @@ from katz_graph.models.costs.formula import (
 )
 from katz_graph.models.costs.meta_results import result_on_meta
 from katz_graph.models.family import family_of_class
-from katz_graph.models.loading.convert import on_meta, text_module
+from katz_graph.models.loading.convert import library_module, on_meta, text_module
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.stage_registry import stage as declared
 from katz_graph.models.stages import Sized
@@ -146,7 +145,7 @@ def built_on_meta(config: str) -> Any:
     with on_meta(), quiet():
         if "_class_name" not in values:
             return text_module(values, kind_named(values)).float().eval()
-        module = getattr(diffusers, values["_class_name"]).from_config(values).float().eval()
+        module = library_module(values).float().eval()
     family = family_of_class(values["_class_name"])
     return module if family is None else family.prepared(module)
 

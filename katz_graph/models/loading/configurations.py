@@ -1,5 +1,5 @@
-"""Derives the configuration of a VAE or text encoder from the shapes of its tensors, in the
-original layout (CompVis, Stability AI) or in diffusers' and transformers' layouts.
+"""Derives the configuration of a text encoder from the shapes of its tensors, in the
+original layout (OpenAI, Stability AI) or in transformers'.
 
 Takes values that shapes do not determine from the published models. Never imports torch.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from itertools import count
 from typing import Any
 
 from katz_graph.core.errors import InputError
@@ -16,58 +15,12 @@ from katz_graph.core.errors import InputError
 Shapes = Mapping[str, tuple[int, ...]]
 """Maps a module's tensor names, without the file's prefix, to shapes."""
 
-LATENTS = (4, 16)  # supported numbers of latent channels
-GROUPS = 32  # of every group norm
-# a tensor of the encoder and the decoder of a VAE in the original layout
-ORIGINAL_VAE = {"encoder.down.0.block.0.conv1.weight", "decoder.up.0.block.0.conv1.weight"}
 HEAD_WIDTH = 64  # of text encoders
 PROJECTING_WIDTH = 1280  # of OpenCLIP's ViT-bigG, the text encoder with a projection
 OPEN_CLIP_WIDTHS = (1024, PROJECTING_WIDTH)  # ViT-H and ViT-bigG
 VOCABULARY, T5_VOCABULARY = 49408, 32128
 EMBEDDING = "embed_tokens.weight"  # of a language model
 LANGUAGE_HEAD_WIDTH = 128  # unless norms of its queries have another
-
-
-def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) -> dict[str, Any]:
-    """Derives the configuration of an AutoencoderKL, or its encoder or decoder. Shapes do not
-    determine scaling factor and overflow in half precision.
-    """
-    original, encodes = not ORIGINAL_VAE.isdisjoint(shapes), "encoder.conv_in.weight" in shapes
-    decodes = "decoder.conv_in.weight" in shapes
-    resnet = ("encoder.down" if encodes else "decoder.up") + (
-        ".{}.block.{}.conv1.weight" if original else "_blocks.{}.resnets.{}.conv1.weight"
-    )
-    levels = next(level for level in count() if resnet.format(level, 0) not in shapes)
-    widths = [shapes[resnet.format(level, 0)][0] for level in range(levels)]
-    layers = next(layer for layer in count() if resnet.format(0, layer) not in shapes)
-    if not encodes:  # a decoder has one more layer; diffusers numbers its levels from the deepest
-        widths, layers = widths if original else widths[::-1], layers - 1
-    if decodes:
-        latents, colours = shapes["decoder.conv_in.weight"][1], shapes["decoder.conv_out.weight"][0]
-    else:  # an encoder returns a mean and a variance per channel
-        latents, colours = (
-            shapes["encoder.conv_out.weight"][0] // 2,
-            shapes["encoder.conv_in.weight"][1],
-        )
-    if latents not in LATENTS:
-        raise InputError(
-            f"a VAE with latents of {latents} channels, expected {' or '.join(map(str, LATENTS))}"
-        )
-    return {
-        "_class_name": "AutoencoderKL",
-        "in_channels": shapes["encoder.conv_in.weight"][1] if encodes else colours,
-        "out_channels": colours,
-        "down_block_types": ["DownEncoderBlock2D"] * levels,
-        "up_block_types": ["UpDecoderBlock2D"] * levels,
-        "block_out_channels": widths,
-        "layers_per_block": layers,
-        "latent_channels": latents,
-        "norm_num_groups": GROUPS,
-        "scaling_factor": scaling_factor,
-        "force_upcast": overflows,
-        "use_quant_conv": "quant_conv.weight" in shapes,
-        "use_post_quant_conv": "post_quant_conv.weight" in shapes,
-    }
 
 
 def text_configuration(shapes: Shapes, projecting: bool | None = None) -> dict[str, Any]:

@@ -14,10 +14,7 @@ from typing import Any
 import diffusers
 import torch
 import transformers
-from diffusers.loaders.single_file_utils import (
-    convert_ldm_vae_checkpoint,
-    convert_open_clip_checkpoint,
-)
+from diffusers.loaders.single_file_utils import convert_open_clip_checkpoint
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -26,18 +23,15 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Component
 from katz_graph.models.configuration import config
 from katz_graph.models.family import family_of_class
-from katz_graph.models.loading.configurations import ORIGINAL_VAE
 from katz_graph.models.loading.deferred import Latest, deferred
 from katz_graph.models.loading.identity import header
 from katz_graph.models.loading.quantised import is_scale_or_marker, rounded, stored_weights, widened
 from katz_graph.models.stages import named
 from katz_graph.models.text.kinds import BERT, EncoderKind, kind_of
-from katz_graph.models.vae_halves import without_missing_half
+from katz_graph.models.vae.halves import without_missing_half
+from katz_graph.models.vae.kinds import kind_named as vae_kind
 
 SHOWN = 3  # mismatches in an error message
-VAE = "AutoencoderKL"
-# VAEs of diffusers before 0.17
-OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
 OF_THE_WHOLE = ("architectures", "dtype", "model_type")  # keys of a configuration
 MARKS = ("difference",)  # marker tensors without weights
 # tensors unused by a text encoder, or duplicated under another name
@@ -79,12 +73,20 @@ def blank(part: Component) -> Any:
     values = dict(config(part))
     with on_meta():
         if "_class_name" in values:
-            module = getattr(diffusers, values["_class_name"]).from_config(values)
-            if values["_class_name"] == VAE:
+            module = library_module(values)
+            if vae_kind(values["_class_name"]) is not None:
                 without_missing_half(part, module)
         else:
             module = text_module(values, kind_of(part))
     return module.eval().requires_grad_(False)
+
+
+def library_module(values: Mapping[str, Any]) -> Any:
+    """Builds a module of diffusers from a configuration, on torch's default device."""
+    kind = vae_kind(values["_class_name"])
+    if kind is not None:
+        return named(kind.build)(values)
+    return getattr(diffusers, values["_class_name"]).from_config(values)
 
 
 def text_module(values: Mapping[str, Any], kind: EncoderKind) -> Any:
@@ -200,9 +202,11 @@ def _converted(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[st
     if family is not None and family.files is not None:
         converted: dict[str, Tensor] = named(family.files.convert)(tensors, values)
         return converted
-    if not ORIGINAL_VAE.isdisjoint(tensors):
-        return dict(convert_ldm_vae_checkpoint(tensors, values))
-    return {_present_attention(name): tensor for name, tensor in tensors.items()}
+    kind = vae_kind(values["_class_name"])
+    if kind is None:
+        return tensors
+    renamed: dict[str, Tensor] = named(kind.convert)(tensors, values)
+    return renamed
 
 
 def _text(module: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -221,8 +225,3 @@ def _text(module: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         elif not bare.startswith("text_projection") and not FORGOTTEN.search(bare):
             renamed[level + bare] = tensor
     return renamed
-
-
-def _present_attention(name: str) -> str:
-    match = re.fullmatch(r"(.*\.attentions\.\d+)\.(query|key|value|proj_attn)\.(.*)", name)
-    return f"{match[1]}.{OLD_ATTENTION[match[2]]}.{match[3]}" if match else name

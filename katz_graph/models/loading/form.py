@@ -13,9 +13,9 @@ import transformers
 
 from katz_graph.core.recipe import Component
 from katz_graph.models.configuration import config
-from katz_graph.models.loading.convert import VAE
 from katz_graph.models.text.kinds import EncoderKind, kind_of
-from katz_graph.models.vae_halves import halves
+from katz_graph.models.vae.halves import halves
+from katz_graph.models.vae.kinds import kind_named as vae_kind
 
 # configuration keys about files rather than the module
 OF_FILES = ("_name_or_path", "architectures", "dtype", "transformers_version")
@@ -32,7 +32,7 @@ def form_of(part: Component, place: torch.device, dtype: torch.dtype) -> Hashabl
         if name is None
         else _of_class(getattr(diffusers, name), values)
     )
-    if name == VAE:
+    if vae_kind(name) is not None:
         form["halves"] = halves(part)
     return name, json.dumps(form, sort_keys=True, default=str), str(place), dtype
 

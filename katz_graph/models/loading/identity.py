@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -63,17 +63,22 @@ def check_unchanged(*files: FileIdentity) -> None:
             raise InputError(f"{file.path}: {CHANGED}")
 
 
-def count_values(component: Component) -> int:
-    """Counts the values of a component's weights, from the headers of its files."""
-    return sum(math.prod(entry["shape"]) for entry in _entries(component))
+def count_values(
+    component: Component,
+    values: Callable[[str, Sequence[int]], int] = lambda _, shape: math.prod(shape),
+) -> int:
+    """Counts the values of a component's weights, from the headers of its files. `values`: counts
+    those that are used of a tensor, from its name and shape.
+    """
+    return sum(values(name, entry["shape"]) for name, entry in _entries(component))
 
 
-def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
-    """Yields the header entries of a component's weights."""
+def _entries(component: Component) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields the names and the header entries of a component's weights."""
     for file in component.weight_files:
         for name, entry in tensor_entries(read_header(Path(file.path))[1]):
             if name.startswith(component.prefix) and not is_scale_or_marker(name):
-                yield entry
+                yield name, entry
 
 
 def resolve(path: str | Path) -> Path:

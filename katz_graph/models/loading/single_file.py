@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LatentSpace
 from katz_graph.core.recipe import Component, FileIdentity, TextEncoderRecipe
 from katz_graph.models.family import (
     Configuration,
@@ -32,7 +32,6 @@ from katz_graph.models.loading.configurations import (
     mt5_configuration,
     t5_configuration,
     text_configuration,
-    vae_configuration,
 )
 from katz_graph.models.loading.contents import Contents, read_number
 from katz_graph.models.loading.identity import (
@@ -41,8 +40,10 @@ from katz_graph.models.loading.identity import (
 from katz_graph.models.loading.quantised import stored_weights
 from katz_graph.models.text.kinds import BERT, CLIP, MT5, QWEN3, T5, EncoderKind
 from katz_graph.models.text.vocabularies import in_file, on_hub, text_encoder
+from katz_graph.models.vae.kinds import KINDS as VAES
+from katz_graph.models.vae.kinds import VaeKind
 
-VAES = ("first_stage_model.", "vae.", "")
+VAE_PREFIXES = ("first_stage_model.", "vae.", "")
 CLIP_NAMES = (
     "text_model.encoder.layers.0.mlp.fc1.weight",
     "encoder.layers.0.mlp.fc1.weight",
@@ -123,7 +124,7 @@ PIPELINE_PARTS = {
         "text encoder",
         "load it with CLIPLoader",
     ),
-    r"(de|en)coder\.conv_in\.weight$": ("VAE", "load it with VAELoader"),
+    r"(de|en)coder\.(conv_in\.weight$|middle\.0\.)": ("VAE", "load it with VAELoader"),
     r"^(conv_first|model\.0|body\.0)\.": ("upscale model", "load it with UpscaleModelLoader"),
 }
 
@@ -134,17 +135,18 @@ def network_component(file: Contents, rounding: str | None = None) -> Component:
 
 
 def vae_component(
-    file: Contents, scale: float = DEFAULT_LATENT_SPACE.scale, overflows: bool = False
+    file: Contents, trained: LatentSpace = DEFAULT_LATENT_SPACE, overflows: bool = False
 ) -> Component:
-    """Returns the VAE of a checkpoint or of a separate file. `scale`, the scaling factor, and
-    `overflows`, whether half precision overflows, are not stored in files.
+    """Returns the VAE of a checkpoint or of a separate file. `trained`, the latent space of the
+    network, and `overflows`, whether half precision overflows, are not stored in files.
     """
-    layout = Layout(
-        VAES,
-        ("decoder.conv_in.weight", "encoder.conv_in.weight"),
-        lambda shapes, _: vae_configuration(shapes, scale, overflows),
+    return _component(file, [_vae_layout(kind, trained, overflows) for kind in VAES], "a VAE")
+
+
+def _vae_layout(kind: VaeKind, trained: LatentSpace, overflows: bool) -> Layout:
+    return Layout(
+        VAE_PREFIXES, kind.names, lambda shapes, _: kind.configure(shapes, trained, overflows)
     )
-    return _component(file, [layout], "a VAE")
 
 
 def controlnet_component(file: Contents) -> Component:
@@ -189,7 +191,7 @@ def holds_text_encoders(file: Contents) -> bool:
 
 
 def holds_vae(file: Contents) -> bool:
-    return any(file.under(prefix) for prefix in VAES[:-1])
+    return any(file.under(prefix) for prefix in VAE_PREFIXES[:-1])
 
 
 def _tokenizer(file: Contents, prefix: str, kind: EncoderKind) -> Component | None:

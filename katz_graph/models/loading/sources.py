@@ -29,7 +29,6 @@ from katz_graph.core.recipe import (
 from katz_graph.files.folders import HUB_ID
 from katz_graph.models.configuration import (
     expect_class,
-    latent_space,
     prediction_type,
 )
 from katz_graph.models.family import (
@@ -58,6 +57,8 @@ from katz_graph.models.loading.single_file import (
 )
 from katz_graph.models.text.kinds import KINDS, kind_of, split, width_of
 from katz_graph.models.text.vocabularies import text_encoder
+from katz_graph.models.vae.kinds import kind_of as vae_kind_of
+from katz_graph.models.vae.kinds import latent_space
 
 HUB_FILES = (
     "model_index.json",
@@ -258,8 +259,10 @@ def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     trained = space = training.latent(network)
     vae, clip = _no_vae(path), _no_text(path)
     if holds_vae(file):
-        vae = VaeRecipe(vae_component(file, trained.scale, training.vae_overflows(network)))
-        space = replace(latent_space(vae), shift=trained.shift)
+        vae = VaeRecipe(vae_component(file, trained, training.vae_overflows(network)))
+        space = latent_space(vae)
+        if vae_kind_of(vae.vae).scaled_by_network:
+            space = replace(space, shift=trained.shift)
     if holds_text_encoders(file):
         clip = ClipRecipe(text_encoders(file), layout=family_of(network).text_layout)
     return ModelRecipe(network, training.scheduler_of(network, file), space), clip, vae

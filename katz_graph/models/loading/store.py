@@ -22,7 +22,7 @@ from katz_graph.core.messages import first_line
 from katz_graph.core.recipe import Component, FileIdentity, MergedComponent, TextEncoderRecipe
 from katz_graph.files.weights import without_ending
 from katz_graph.host.memory import is_out_of_memory
-from katz_graph.models.configuration import config, expect_class
+from katz_graph.models.configuration import config
 from katz_graph.models.family import families, family_of, family_of_class
 from katz_graph.models.loading.convert import blank, tensors
 from katz_graph.models.loading.fill import fill, with_memory
@@ -34,6 +34,8 @@ from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.residents import NO_HOOKS, ResidentHooks, Residents
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.tokens import load_tokenizer
+from katz_graph.models.vae.kinds import kind_named as vae_kind
+from katz_graph.models.vae.kinds import kind_of as vae_kind_of
 
 Result = TypeVar("Result")
 
@@ -98,7 +100,7 @@ class ModelStore:
 
     def vae_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
         """Describes a VAE to load, in float32 if it is known to overflow."""
-        expect_class(part, "AutoencoderKL")
+        vae_kind_of(part)
         dtype = torch.float32 if part in self._overflowing else dtype
         return loadable("VAE", part, device, dtype, partial(fill_from_files, part))
 
@@ -170,7 +172,13 @@ def _called(part: Component) -> str:
 def _size(part: Component, dtype: torch.dtype) -> int:
     """Returns the bytes of a component's weights in memory."""
     check_unchanged(*part.files)
-    return count_values(part) * dtype.itemsize
+    return values_of(part) * dtype.itemsize
+
+
+def values_of(part: Component) -> int:
+    """Counts the values of a component that are loaded."""
+    kind = vae_kind(config(part).get("_class_name"))
+    return count_values(part) if kind is None else count_values(part, kind.loaded)
 
 
 def shell(part: Component, place: torch.device, dtype: torch.dtype) -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from katz_graph.core.latent_space import LinearMap
+from katz_graph.core.latent_space import LatentSpace, LinearMap
 from katz_graph.core.recipe import TextLayout
 from katz_graph.models.families.flux.architecture import (
     CONTROLNET,
@@ -36,9 +36,9 @@ from katz_graph.models.family import (
 from katz_graph.models.text.kinds import CLIP, T5
 
 # fmt: off
-PREVIEWS: Mapping[tuple[int, float], LinearMap] = MappingProxyType({
+PREVIEWS: Mapping[LatentSpace, LinearMap] = MappingProxyType({
     # FLUX.1 and Z-Image (same VAE): from InvokeAI (Apache 2.0), app/util/step_callback.py
-    (16, 0.3611): LinearMap((
+    LATENT: LinearMap((
         (-0.0412, 0.0149, 0.0521), (0.0056, 0.0291, 0.0768), (0.0342, -0.0681, -0.0427),
         (-0.0258, 0.0092, 0.0463), (0.0863, 0.0784, 0.0547), (-0.0017, 0.0402, 0.0158),
         (0.0501, 0.1058, 0.1152), (-0.0209, -0.0218, -0.0329), (-0.0314, 0.0083, 0.0896),
@@ -48,7 +48,7 @@ PREVIEWS: Mapping[tuple[int, float], LinearMap] = MappingProxyType({
     )),
 })
 # fmt: on
-"""Maps (channels, scaling factor) of latents to a latent-to-RGB map."""
+"""Maps latent spaces to their colours."""
 
 
 FOLDER = "katz_graph.models.families.flux"

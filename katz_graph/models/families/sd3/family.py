@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from katz_graph.core.latent_space import LinearMap
+from katz_graph.core.latent_space import LatentSpace, LinearMap
 from katz_graph.core.recipe import TextLayout
 from katz_graph.models.families.sd3.architecture import (
     CONTROLNET,
@@ -41,9 +41,9 @@ from katz_graph.models.family import (
 from katz_graph.models.text.kinds import CLIP, PROJECTING, T5
 
 # fmt: off
-PREVIEWS: Mapping[tuple[int, float], LinearMap] = MappingProxyType({
+PREVIEWS: Mapping[LatentSpace, LinearMap] = MappingProxyType({
     # SD3 and SD3.5: from InvokeAI (Apache 2.0), app/util/step_callback.py
-    (16, 1.5305): LinearMap((
+    LATENT: LinearMap((
         (-0.0524, 0.0325, 0.0749), (-0.0581, 0.0076, 0.0573), (0.1614, 0.0127, -0.0377),
         (0.1442, 0.0846, 0.1594), (0.0489, 0.0056, -0.0669), (0.0519, 0.1922, 0.0626),
         (0.1539, 0.0482, 0.0710), (-0.0860, 0.0901, 0.1089), (-0.1240, -0.0677, 0.0034),
@@ -53,7 +53,7 @@ PREVIEWS: Mapping[tuple[int, float], LinearMap] = MappingProxyType({
     )),
 })
 # fmt: on
-"""Maps (channels, scaling factor) of latents to a latent-to-RGB map."""
+"""Maps latent spaces to their colours."""
 
 
 FOLDER = "katz_graph.models.families.sd3"

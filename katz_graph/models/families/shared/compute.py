@@ -15,9 +15,9 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Encoding
 from katz_graph.files.images import resize
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.families.shared import vae
 from katz_graph.models.stages import Loop, Outputs
 from katz_graph.models.text.evaluate import with_sizes
+from katz_graph.models.vae import coding as vae
 from katz_graph.picture.batch import repeated
 from katz_graph.sampling.areas import fit_mask
 from katz_graph.sampling.areas import weigh as weigh_prediction

@@ -12,6 +12,7 @@ from katz_graph.models.families.shared.example_inputs import features
 from katz_graph.models.stages import Example, Sized
 from katz_graph.models.text.kinds import kind_of_module
 from katz_graph.models.text.sequence import last_state
+from katz_graph.models.vae import coding
 
 
 def text(module: Any, sizes: Sized) -> Example:
@@ -22,11 +23,11 @@ def text(module: Any, sizes: Sized) -> Example:
 
 
 def vae_decode(module: Any, sizes: Sized) -> Example:
-    latent = features(module, sizes, module.config.latent_channels)
-    return lambda: [module.decode(latent).sample], [module.decoder, module.post_quant_conv]
+    latent = features(module, sizes, coding.space(module).channels)
+    return lambda: [coding.decoded(module, latent)], [module.decoder, module.post_quant_conv]
 
 
 def vae_encode(module: Any, sizes: Sized) -> Example:
-    factor = 2 ** (len(module.config.block_out_channels) - 1)
-    pixels = features(module, sizes, 3, factor)
-    return lambda: [module.encode(pixels).latent_dist.mean], [module.encoder, module.quant_conv]
+    factor = coding.space(module).factor
+    pixels = features(module, sizes, coding.colours(module), factor)
+    return lambda: [coding.encoded(module, pixels)], [module.encoder, module.quant_conv]

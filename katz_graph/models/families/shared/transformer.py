@@ -102,12 +102,12 @@ def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     check_vae(part, inputs.get("vae"), loop.latent)  # explicit regions were not checked before
     stack = import_module(family_of(part).network.stack)
     unshifted = stack.unshifted(config(part))
-    space = replace(loop.latent, shift=0.0) if unshifted else loop.latent
+    space = loop.latent.unshifted() if unshifted else loop.latent
     pixels = fit_reference(inputs["image"].pixels, loop.shape[0], height, width)
     controls = family_of(part).controls
     if controls is not None and controls.picture:
         pixels = named(controls.picture)(config(part), pixels)
-    return {"pixels": pixels, "space": (space.scale, space.shift), "dtype": str(loop.dtype)}
+    return {"pixels": pixels, "space": space, "dtype": str(loop.dtype)}
 
 
 def reference(encode: Callable[[Tensor], Tensor] | None, given: Mapping[str, Any]) -> Outputs:
@@ -116,9 +116,8 @@ def reference(encode: Callable[[Tensor], Tensor] | None, given: Mapping[str, Any
     dtype = getattr(torch, given["dtype"].removeprefix("torch."))
     if encode is None:
         return ((pixels * 2 - 1).to(dtype),)
-    scale, shift = given["space"]
     latent = encode(pixels.movedim(1, -1)).to(pixels.device)
-    return (((latent - shift) * scale).to(dtype),)
+    return (given["space"].normalised(latent).to(dtype),)
 
 
 def hint(module: Any, given: Mapping[str, Any]) -> Outputs:

@@ -11,8 +11,9 @@ from katz_graph.core.graph import Link, NodeCall
 from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.patches import freeu_patches, network_wrapper
 from katz_graph.core.recipe import Component, Conditioning, ControlUse, ModelRecipe, VaeRecipe
-from katz_graph.models.configuration import config, latent_space
+from katz_graph.models.configuration import config
 from katz_graph.models.family import Control, check_controlnet, family_of
+from katz_graph.models.vae.kinds import latent_space
 
 
 def predict(

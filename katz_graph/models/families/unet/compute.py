@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.patches import freeu_patches, network_wrapper
 from katz_graph.core.recipe import Concatenated, ModelRecipe
 from katz_graph.ir.values import Residuals, Step, TextEncoding
@@ -58,7 +59,7 @@ def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     model: ModelRecipe = inputs["model"]
     like, part = torch.zeros(loop.shape), inputs["part"]
     whole = concatenated_channels(
-        inputs["concatenated"], architecture(model.network).extra_channels, like, model.latent.scale
+        inputs["concatenated"], architecture(model.network).extra_channels, like, model.latent
     )
     return {
         "channels": whole
@@ -195,9 +196,11 @@ INPAINTING, EDITING = 5, 4  # channels: mask and masked picture; picture
 BLANK = (0.8223, -0.6876, 0.6364, 0.1380)
 
 
-def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: float) -> Tensor:
-    """Returns the extra channels [B, extra, h, w] for a latent `like` [B, 4, h, w]. `scale`: the
-    model's scaling factor of latents.
+def concatenated_channels(
+    seen: Concatenated, extra: int, like: Tensor, space: LatentSpace
+) -> Tensor:
+    """Returns the extra channels [B, extra, h, w] for a latent `like` [B, 4, h, w] of the model's
+    latent space.
 
     Inpainting: the mask (rounded, 1 = repaint), then the scaled latent of the masked picture.
     Editing (Brooks et al. 2023, section 3.2): the unscaled latent. Raises InputError for a model
@@ -214,4 +217,4 @@ def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: f
     if seen.mask is None or picture is None:
         blank = like.new_tensor(BLANK).view(1, -1, 1, 1).expand_as(like)
         return torch.cat([torch.ones_like(like[:, :1]), blank], dim=1)
-    return torch.cat([fit_mask(seen.mask.pixels, like).round(), picture * scale], dim=1)
+    return torch.cat([fit_mask(seen.mask.pixels, like).round(), space.normalised(picture)], dim=1)

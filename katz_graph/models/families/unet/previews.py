@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from katz_graph.core.latent_space import LinearMap
+from katz_graph.core.latent_space import LatentSpace, LinearMap
 
 # fmt: off
-PREVIEWS: Mapping[tuple[int, float], LinearMap] = MappingProxyType({
+PREVIEWS: Mapping[LatentSpace, LinearMap] = MappingProxyType({
     # SD 1 and 2: from InvokeAI (Apache 2.0), app/util/step_callback.py, by torridgristle after
     # keturn and erucipe
-    (4, 0.18215): LinearMap((
+    LatentSpace(4, 8, 0.18215): LinearMap((
         (0.3444, 0.1385, 0.0670), (0.1247, 0.4027, 0.1494), (-0.3192, 0.2513, 0.2103),
         (-0.1307, -0.1874, -0.7445),
     )),
     # SDXL: from the same file of InvokeAI, by StAlKeR7779
-    (4, 0.13025): LinearMap((
+    LatentSpace(4, 8, 0.13025): LinearMap((
         (0.3816, 0.4930, 0.5320), (-0.3753, 0.1631, 0.1739), (0.1770, 0.3588, -0.2048),
         (-0.4350, -0.2644, -0.4289),
     )),
     # miniatures: fitted by `python -m katz_graph.mini.fit_preview`
-    (4, 0.64577): LinearMap((
+    LatentSpace(4, 8, 0.64577): LinearMap((
         (-0.068, 0.033, 0.036), (0.027, -0.073, 0.255), (-0.088, -0.051, 0.056),
         (-0.042, -0.030, 0.166), (-0.300, 0.130, -0.024), (-0.040, 0.074, -0.170),
         (-0.091, -0.016, 0.077), (-0.042, -0.012, -0.088), (-0.022, 0.141, -0.056),
@@ -37,4 +37,4 @@ PREVIEWS: Mapping[tuple[int, float], LinearMap] = MappingProxyType({
     ), (0.107, 0.083, 0.264)),
 })
 # fmt: on
-"""Maps (channels, scaling factor) of latents to a latent-to-RGB map."""
+"""Maps latent spaces to their colours."""

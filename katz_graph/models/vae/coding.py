@@ -1,5 +1,5 @@
-"""Encodes and decodes pictures with diffusers' AutoencoderKL. Latents are not multiplied by the
-VAE's scaling factor.
+"""Encodes and decodes pictures with the VAE of any kind. Latents are as on the wires between nodes:
+not multiplied by the scaling factor.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from katz_graph.core.errors import InputError, RunError
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.recipe import Tile
+from katz_graph.models.stages import named
+from katz_graph.models.vae.kinds import kind_of_module
 from katz_graph.picture.compose import in_tiles
 
 
@@ -20,12 +24,35 @@ class Overflowed(Exception):
     """Signals NaN or infinity from a VAE in half precision: it must run again in float32."""
 
 
+def space(vae: Any) -> LatentSpace:
+    """Returns the latent space of a loaded VAE."""
+    return kind_of_module(vae).space(vae.config)
+
+
+def colours(vae: Any) -> int:
+    """Counts the channels of a loaded VAE's pictures."""
+    return int(vae.config.in_channels)
+
+
+def encoded(vae: Any, pictures: Tensor) -> Tensor:
+    """Encodes pictures [B, C, H, W] in -1..1 to the posterior mean [B, c, h, w]."""
+    latents: Tensor = named(kind_of_module(vae).encode)(vae, pictures)
+    return latents
+
+
+def decoded(vae: Any, latents: Tensor) -> Tensor:
+    """Decodes latents [B, c, h, w] to pictures [B, C, H, W] in -1..1."""
+    pictures: Tensor = named(kind_of_module(vae).decode)(vae, latents)
+    return pictures
+
+
 def check_samples(vae: Any, samples: Tensor) -> None:
     """Raises InputError unless the VAE can decode this latent."""
-    if samples.ndim != 4 or samples.shape[1] != vae.config.latent_channels:
+    channels = space(vae).channels
+    if samples.ndim != 4 or samples.shape[1] != channels:
         raise InputError(
             f"VAE decode: the latent has shape {list(samples.shape)}, expected [batch, "
-            f"{vae.config.latent_channels}, height, width]"
+            f"{channels}, height, width]"
         )
 
 
@@ -39,7 +66,7 @@ def check_pixels(pixels: Tensor) -> None:
 
 
 def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
-    """Decodes [B, C, h, w] to float32 [B, H, W, 3] in 0..1.
+    """Decodes [B, C, h, w] to float32 [B, H, W, 3] in 0..1, or [B, H, W, 4] with alpha.
 
     Tiles are decoded in one pass and their overlaps blended linearly. The result differs slightly
     from an untiled decode because norms and attention see single tiles. Raises InputError for the
@@ -47,43 +74,35 @@ def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
     picture has NaN or infinity even in float32.
     """
     check_samples(vae, samples)
-    factor = factor_of(vae)
+    factor = space(vae).factor
 
     def run(z: Tensor) -> Tensor:
         if tile is None:
-            return vae.decode(z).sample  # type: ignore[no-any-return]
-        return in_tiles(
-            z,
-            factor,
-            tile.side // factor,
-            tile.overlap // factor,
-            lambda part: vae.decode(part).sample,
-        )
+            return decoded(vae, z)
+        side, overlap = tile.side // factor, tile.overlap // factor
+        return in_tiles(z, factor, side, overlap, lambda part: decoded(vae, part))
 
     return (_finite(vae, samples, run, "VAE decode").movedim(1, -1).float() / 2 + 0.5).clamp(0, 1)
 
 
 def encode(vae: Any, pixels: Tensor, tile: Tile | None = None) -> Tensor:
-    """Encodes pictures [B, H, W, 3] in 0..1, with sides that are multiples of the VAE's factor, to
-    the posterior mean, float32 [B, C, h, w]. Raises the errors of `decode`.
+    """Encodes pictures [B, H, W, 3 or 4] in 0..1, with sides that are multiples of the VAE's
+    factor, to the posterior mean, float32 [B, C, h, w]. Pictures without alpha are opaque. Raises
+    the errors of `decode`.
     """
     check_pixels(pixels)
-    factor = factor_of(vae)
+    factor, channels = space(vae).factor, colours(vae)
 
     def run(x: Tensor) -> Tensor:
         if tile is None:
-            return vae.encode(x).latent_dist.mean  # type: ignore[no-any-return]
+            return encoded(vae, x)
         side, overlap = tile.side // factor * factor, tile.overlap // factor * factor
-        return in_tiles(
-            x, Fraction(1, factor), side, overlap, lambda part: vae.encode(part).latent_dist.mean
-        )
+        return in_tiles(x, Fraction(1, factor), side, overlap, lambda part: encoded(vae, part))
 
-    return _finite(vae, pixels[..., :3].movedim(-1, 1) * 2 - 1, run, "VAE encode").float()
-
-
-def factor_of(vae: Any) -> int:
-    """Returns the side of a latent cell in pixels."""
-    return int(2 ** (len(vae.config.block_out_channels) - 1))
+    pixels = pixels[..., :channels]
+    if opaque := channels - pixels.shape[-1]:
+        pixels = pad(pixels, (0, opaque), value=1.0)
+    return _finite(vae, pixels.movedim(-1, 1) * 2 - 1, run, "VAE encode").float()
 
 
 def _finite(vae: Any, x: Tensor, function: Callable[[Tensor], Tensor], name: str) -> Tensor:
