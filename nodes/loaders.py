@@ -20,11 +20,11 @@ from katz_graph.models.family import known, text_sets
 from katz_graph.models.fetching.file_cache import FileCache, remote_identity
 from katz_graph.models.loading.identity import PEFT_CONFIGURATION, PEFT_FILE, file_identity
 from katz_graph.models.loading.sources import (
-    clip_recipe,
     controlnet_files,
     controlnet_recipe,
     network_recipe,
     pipeline_recipes,
+    typed_clip_recipe,
     vae_recipe,
 )
 from katz_graph.models.text.kinds import T5, kind_of
@@ -137,7 +137,7 @@ class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP", optional=
         "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart",
         "cosmos", "lumina2", "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image",
         "hunyuan_image", "flux2", "ovis", "longcat_image", "cogvideox", "lens", "pixeldit",
-        "ideogram4", "boogu", "krea2", "joyimage", "mage", "minimax",
+        "ideogram4", "boogu", "krea2", "flux3", "joyimage", "mage", "minimax",
     ] = "stable_diffusion"  # fmt: skip
     device: TextEncoderDevice = "default"
 
@@ -188,7 +188,7 @@ class TripleCLIPLoader(Node, category="advanced/loaders", title="TripleCLIPLoade
 
     def run(self, context: Context) -> Clip:
         names = self.clip_name1, self.clip_name2, self.clip_name3
-        return _clip(self, next(iter(text_sets(encoders=3))), names, context)
+        return _clip(self, text_sets(encoders=3)[0][1].type, names, context)
 
 
 class CLIPSetLastLayer(Node, category="conditioning", title="CLIP Set Last Layer"):
@@ -363,16 +363,14 @@ def _cancellation(context: Context) -> Iterator[Callable[[], bool]]:
 
 def _clip(node: Node, kind: str, names: Sequence[str], context: Context) -> Clip:
     """Returns the text encoders of these files in the layout of a model type."""
-    expected = text_sets(len(names))
-    if kind not in expected:
+    types = dict.fromkeys(one.type for _, one in text_sets(len(names)))
+    if kind not in types:
         runs = known(lambda family: family.short)
         raise InputError(
             f"{type(node).__name__}, type: {kind} is not supported; Katz Graph runs {runs}: "
-            f"choose {' or '.join(expected)}"
+            f"choose {' or '.join(types)}"
         )
-    family, one = expected[kind]
-    files = [context.folders.resolve("clip", name) for name in names]
-    return clip_recipe(files, one.kinds, family.text_layout)
+    return typed_clip_recipe([context.folders.resolve("clip", name) for name in names], kind)
 
 
 def _on_engine_device(node: Node, device: str, context: Context) -> None:

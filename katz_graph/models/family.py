@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -28,13 +28,24 @@ from katz_graph.core.recipe import (
     ControlUse,
     Given,
     ModelRecipe,
+    TextEncoderRecipe,
     TextLayout,
     VaeRecipe,
 )
 from katz_graph.models.configuration import config, config_value, expect_class
 from katz_graph.models.loading.configurations import Shapes
 from katz_graph.models.stages import Stage, named
-from katz_graph.models.text.kinds import EncoderKind, pooled_text_width, text_width
+from katz_graph.models.text.kinds import (
+    EVERY,
+    EncoderKind,
+    called,
+    kind_of,
+    pooled_text_width,
+    size_of,
+    text_value,
+    text_width,
+    titles,
+)
 from katz_graph.models.vae.kinds import latent_space
 
 if TYPE_CHECKING:
@@ -219,10 +230,13 @@ class LoraNames:
 
 @dataclass(frozen=True, slots=True)
 class TextSet:
-    """Declares a set of text encoders."""
+    """Declares a set of text encoders. Sets of several families may have one type."""
 
     type: str  # the set's name in CLIP loaders
     kinds: tuple[str, ...]  # names of the encoders' kinds, in order
+    # of the published encoder, as in `EncoderKind.sizes`, if sets of its kind differ by size
+    sizes: tuple[str, ...] = ()
+    layout: TextLayout | None = None  # how the network reads this set; None: as the family's
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +255,12 @@ class ModelFamily:
     stages: tuple[Stage, ...] = ()  # in addition to stages shared by families
     # the map from latents to colours, by their space
     previews: Mapping[LatentSpace, LinearMap] = field(default_factory=dict)
+
+    def layout_of(self, encoders: Iterable[TextEncoderRecipe]) -> TextLayout:
+        """Returns how the network reads text encoders of these kinds."""
+        names = sorted(kind_of(one.encoder).name for one in encoders)
+        own = (one.layout for one in self.text_sets if sorted(one.kinds) == names)
+        return next(own, None) or self.text_layout
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -276,14 +296,37 @@ def a_network() -> str:
     return known(lambda family: f"a {family.network.noun}")
 
 
-def text_sets(encoders: int) -> dict[str, tuple[ModelFamily, TextSet]]:
-    """Returns type in CLIP loaders -> (family, set), for all sets of `encoders` text encoders."""
-    return {
-        one.type: (family, one)
+def text_sets(encoders: int = 0) -> list[tuple[ModelFamily, TextSet]]:
+    """Returns all sets, or those of `encoders` text encoders, with their families."""
+    return [
+        (family, one)
         for family in families()
         for one in family.text_sets
-        if len(one.kinds) == encoders
-    }
+        if encoders in (0, len(one.kinds))
+    ]
+
+
+def text_set(type: str, encoders: Sequence[Component]) -> tuple[ModelFamily, TextSet]:
+    """Returns the set of a type in CLIP loaders that encoders belong to. Like in ComfyUI, a single
+    encoder that belongs to another type goes by its kind and size. Raises InputError if no set has
+    encoders of these kinds.
+    """
+    kinds = [kind_of(one) for one in encoders]
+    names, size = sorted(kind.name for kind in kinds), size_of(encoders[0])
+    every = text_sets()
+    fitting = [pair for pair in every if sorted(pair[1].kinds) == names]
+    of_type = [pair for pair in every if pair[1].type == type]
+    if len(encoders) > 1:
+        fitting = [pair for pair in fitting if pair in of_type]
+    if not fitting:
+        files = " and ".join(dict.fromkeys(one.folder for one in encoders))
+        as_many = [pair for pair in of_type if len(pair[1].kinds) == len(encoders)]
+        wanted = " or ".join(dict.fromkeys(titles(one.kinds) for _, one in as_many or of_type))
+        raise InputError(
+            f"{files}: not the text encoders of one model: expected {wanted}, got "
+            f"{' and '.join(sorted(map(called, encoders)))}"
+        )
+    return max(fitting, key=lambda pair: (size in pair[1].sizes, pair[1].type == type))
 
 
 def linear_map(space: LatentSpace) -> LinearMap | None:
@@ -383,13 +426,31 @@ def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:
     """Raises InputError, naming both widths, if the text encoders do not fit the network."""
     wanted, noun = architecture(model.network), family_of(model.network).network.noun
     width, pooled = text_width(clip), pooled_text_width(clip)
+    first = clip.encoders[0].encoder
     if not wanted.takes_text(width) or pooled != wanted.pooled_width:
+        use = " or ".join(_encoders_for(model)) or "CLIP and MODEL from one checkpoint"
         raise InputError(
-            f"{clip.encoders[0].encoder.folder}: the text encoders do not fit the {noun}: they "
-            f"give text of width {width} (pooled {pooled}), the {noun} in {model.network.folder} "
-            f"takes {wanted.text_width} (pooled {wanted.pooled_width}); use CLIP and MODEL from "
-            "one checkpoint"
+            f"{first.folder}: the text encoders do not fit the {noun}: they give text of width "
+            f"{width} (pooled {pooled}), the {noun} in {model.network.folder} takes "
+            f"{wanted.text_width} (pooled {wanted.pooled_width}); use {use}"
         )
+    deepest = max(clip.layout.states, default=0)
+    if deepest and (layers := text_value(first, "num_hidden_layers")) < deepest:
+        raise InputError(
+            f"{first.folder}: a {called(first)} of {layers} layers, the {noun} in "
+            f"{model.network.folder} reads the output of layer {deepest}"
+        )
+
+
+def _encoders_for(model: ModelRecipe) -> Iterator[str]:
+    """Yields the published single text encoders whose text fits a model."""
+    family, takes = family_of(model.network), architecture(model.network).takes_text
+    for one in family.text_sets:
+        layout = one.layout or family.text_layout
+        for kind in EVERY:
+            for width, size in kind.sizes:
+                if one.kinds == (kind.name,) and takes(width * layout.state_count):
+                    yield f"{kind.title} {size}"
 
 
 def check_given(given: Given, model: ModelRecipe) -> None:

@@ -28,10 +28,10 @@ from katz_graph.mini.world import STYLES
 from katz_graph.models.family import text_sets
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import (
-    clip_recipe,
     controlnet_recipe,
     network_recipe,
     pipeline_recipes,
+    typed_clip_recipe,
     vae_recipe,
 )
 from katz_graph.models.vae.kinds import latent_space
@@ -68,10 +68,10 @@ def flow_miniature() -> Miniature:
     """
     flow, pipeline = MINI / "flow", MINI / "pipeline"
     encoders = pipeline / "text_encoder", pipeline / "text_encoder_2", flow / "text_encoder_3"
-    ((family, texts),) = text_sets(len(encoders)).values()
+    ((_, texts),) = text_sets(len(encoders))
     return Miniature(
         network_recipe(flow / "transformer"),
-        clip_recipe(encoders, texts.kinds, family.text_layout),
+        typed_clip_recipe(encoders, texts.type),
         vae_recipe(flow / "vae"),
         "sgm_uniform",
         5.0,

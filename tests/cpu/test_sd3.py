@@ -19,13 +19,14 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.recipe import Tile
 from katz_graph.models.families.shared.random_parts import seeded
-from katz_graph.models.family import check_text, text_sets
+from katz_graph.models.family import check_text
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.convert import tensors as loaded_tensors
 from katz_graph.models.loading.sources import (
     clip_recipe,
     network_recipe,
     pipeline_recipes,
+    typed_clip_recipe,
     vae_recipe,
 )
 from katz_graph.models.text.kinds import pooled_text_width
@@ -168,8 +169,7 @@ def test_a_file_in_the_original_layout_matches_diffusers(
 def test_two_text_encoders_in_files_pool_as_the_folder_s_do(folder: Path) -> None:
     model, clip, _ = pipeline_recipes(folder)
     paths = [folder / f"text_encoder{suffix}" for suffix in ("_2", "")]
-    family, expected = text_sets(encoders=2)["sd3"]
-    own = clip_recipe(paths, expected.kinds, family.text_layout)
+    own = typed_clip_recipe(paths, "sd3")
     assert [one.encoder for one in own.encoders] == [one.encoder for one in clip.encoders]
     assert pooled_text_width(own) == 32 + 40
     check_text(own, model)

@@ -4,6 +4,7 @@ transformers do, which also see pictures and predict words.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
-from katz_graph.core.recipe import ClipRecipe, Fill, Prompt, TextLayout
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import ClipRecipe, Component, Fill, Prompt, TextLayout
+from katz_graph.models.family import TextSet, families, text_set
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.sources import clip_recipe
 from katz_graph.models.loading.store import ModelStore
@@ -220,3 +223,57 @@ def test_weights_that_texts_do_not_use_are_not_counted(stock: dict[str, Any], pl
         wanted = sum(weight.numel() for weight in text.parameters())
         for place in (places / name, places / f"{name}.safetensors"):
             assert count_values(clip_recipe([place]).encoders[0].encoder) == wanted
+
+
+def encoder(architecture: str, width: int) -> Component:
+    sizes = {"hidden_size": width, "d_model": width}
+    return Component(architecture, (), json.dumps({"architectures": [architecture], **sizes}))
+
+
+VL3, VL2, Q3 = "Qwen3VLModel", "Qwen2_5_VLModel", "Qwen3Model"
+SETS = {
+    "first": TextSet("both", ("qwen2_5_vl",), sizes=("7B",)),
+    "second": TextSet("both", ("qwen3_vl",), sizes=("8B",)),
+    "third": TextSet("three", ("qwen3_vl",), sizes=("4B",)),
+    "fourth": TextSet("four", ("qwen3_vl",), sizes=("4B",)),
+    "chat": TextSet("chat", ("qwen3",), sizes=("4B",)),
+    "two": TextSet("two", ("qwen3",), sizes=("4B", "8B")),
+    "small": TextSet("plain", ("qwen3",), sizes=("0.6B",)),
+}
+
+
+@pytest.fixture
+def sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = next(one for one in families() if one.files is not None)
+    made = [replace(family, title=name, text_sets=(one,)) for name, one in SETS.items()]
+    monkeypatch.setattr("katz_graph.models.family.families", lambda: made)
+
+
+@pytest.mark.parametrize(
+    ("type", "architecture", "width", "title"),
+    [
+        ("both", VL2, 3584, "first"),
+        ("both", VL3, 4096, "second"),
+        ("both", VL3, 2560, "third"),
+        ("both", VL3, 64, "second"),
+        ("three", VL3, 2560, "third"),
+        ("four", VL3, 2560, "fourth"),
+        ("four", VL3, 4096, "second"),
+        ("plain", Q3, 1024, "small"),
+        ("chat", Q3, 1024, "small"),
+        ("plain", Q3, 2560, "chat"),
+        ("two", Q3, 2560, "two"),
+        ("both", Q3, 4096, "two"),
+    ],
+)
+def test_a_file_that_contradicts_the_loader_s_type_decides(
+    type: str, architecture: str, width: int, title: str, sets: None
+) -> None:
+    family, _ = text_set(type, [encoder(architecture, width)])
+    assert family.title == title
+
+
+def test_an_encoder_of_no_model_is_refused_with_those_of_its_type(sets: None) -> None:
+    words = "T5EncoderModel: not the text .* expected Qwen2.5-VL or Qwen3-VL, got T5"
+    with pytest.raises(InputError, match=words):
+        text_set("both", [encoder("T5EncoderModel", 4096)])

@@ -23,10 +23,9 @@ from torch import Tensor
 
 import katz_graph as katz
 from katz_graph.core.errors import InputError
-from katz_graph.models.family import text_sets
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.convert import tensors as loaded_tensors
-from katz_graph.models.loading.sources import clip_recipe, network_recipe
+from katz_graph.models.loading.sources import clip_recipe, network_recipe, typed_clip_recipe
 from katz_graph.planner.sampling import table_of
 
 TEMPLATES = find_spec("comfyui_workflow_templates_json")
@@ -91,9 +90,8 @@ def test_text_encoders_are_put_in_order(kind: str, parts: tuple[str, ...], tmp_p
     paths = {name: tmp_path / f"{name}.safetensors" for name in parts}
     for name, path in paths.items():
         save_file(g_of_its_width() if name == "clip_g" else getattr(made, name)(), path)
-    family, wanted = text_sets(len(parts))[kind]
     for order in (list(paths.values()), list(paths.values())[::-1]):
-        clip = clip_recipe(order, wanted.kinds, family.text_layout)
+        clip = typed_clip_recipe(order, kind)
         assert [one.encoder.folder for one in clip.encoders] == [
             str(path) for path in paths.values()
         ]
@@ -119,9 +117,8 @@ def test_text_encoders_of_another_model_are_refused(
     paths = [tmp_path / f"{number}.safetensors" for number in range(len(parts))]
     for name, path in zip(parts, paths, strict=True):
         save_file(getattr(made, name)(), path)
-    family, wanted = text_sets(len(parts))[kind]
     with pytest.raises(InputError, match=f"not the text encoders of one model: {words}"):
-        clip_recipe(paths, wanted.kinds, family.text_layout)
+        typed_clip_recipe(paths, kind)
 
 
 def test_a_t5_of_other_words_is_refused(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from katz_graph.models.family import (
     family_of,
     known,
     supported,
+    text_set,
 )
 from katz_graph.models.loading.component import SENTENCE_PIECES, Kind, component, has_vocabulary
 from katz_graph.models.loading.contents import contents
@@ -55,7 +56,7 @@ from katz_graph.models.loading.single_file import (
     text_encoders,
     vae_component,
 )
-from katz_graph.models.text.kinds import KINDS, kind_of, split, width_of
+from katz_graph.models.text.kinds import kind_of, split, titles, width_of
 from katz_graph.models.text.vocabularies import text_encoder
 from katz_graph.models.vae.kinds import kind_of as vae_kind_of
 from katz_graph.models.vae.kinds import latent_space
@@ -122,32 +123,55 @@ def clip_recipe(
 
     Raises InputError if the kinds differ.
     """
-    encoders = [encoder for source in sources for encoder in _encoders(_local(source))]
+    encoders = _encoders(sources)
     names = [kind_of(one.encoder).name for one in encoders]
-    called = " and ".join(str(source) for source in sources)
     kinds = kinds or (["clip", "clip"] if len(sources) > 1 else names)
     if sorted(names) != sorted(kinds):
         raise InputError(
-            f"{called}: not the text encoders of one model: expected {_titles(kinds)}, got "
-            f"{_titles(names)}"
+            f"{_called(sources)}: not the text encoders of one model: expected {titles(kinds)}, "
+            f"got {titles(names)}"
         )
-    encoders.sort(
+    return _in_order(sources, encoders, kinds, layout)
+
+
+def typed_clip_recipe(sources: Sequence[str | Path], type: str) -> ClipRecipe:
+    """Returns the recipe of text encoders for models of a type in CLIP loaders, in any order.
+    Raises InputError if the kinds differ, see `text_set`.
+    """
+    encoders = _encoders(sources)
+    family, one = text_set(type, [each.encoder for each in encoders])
+    return _in_order(sources, encoders, one.kinds, one.layout or family.text_layout)
+
+
+def _in_order(
+    sources: Sequence[str | Path],
+    encoders: Sequence[TextEncoderRecipe],
+    kinds: Sequence[str],
+    layout: TextLayout,
+) -> ClipRecipe:
+    """Returns the recipe of text encoders of these kinds, which give the order."""
+    ordered = sorted(
+        encoders,
         key=lambda one: (
             kinds.index(kind_of(one.encoder).name),
             kind_of(one.encoder).projects,
             width_of(one.encoder),
-        )
+        ),
     )
-    clip, _ = split(encoders)
+    clip, _ = split(ordered)
     projecting = [one for one in clip if kind_of(one).projects]
     # if every encoder outputs pooled text, the first may have an unused projection
     alone = len(projecting) == 1 or (layout.pooled == "joined" and projecting)
     if len(sources) > 1 and len(clip) == 2 and not alone:
         raise InputError(
-            f"{called}: not the two text encoders of one model: expected CLIP-L (of width 768) and "
-            "OpenCLIP's bigG (of width 1280)"
+            f"{_called(sources)}: not the two text encoders of one model: expected CLIP-L (of "
+            "width 768) and OpenCLIP's bigG (of width 1280)"
         )
-    return ClipRecipe(tuple(encoders), layout=layout)
+    return ClipRecipe(tuple(ordered), layout=layout)
+
+
+def _called(sources: Sequence[str | Path]) -> str:
+    return " and ".join(map(str, sources))
 
 
 def vae_recipe(source: str | Path) -> VaeRecipe:
@@ -229,7 +253,9 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
         for s in ("", "_2", "_3")
         if holds(f"text_encoder{s}")
     )
-    clip = ClipRecipe(encoders, layout=family.text_layout) if encoders else _no_text(folder)
+    clip = _no_text(folder)
+    if encoders:
+        clip = ClipRecipe(encoders, layout=family.layout_of(encoders))
     vae = VaeRecipe(part("vae", "vae")) if holds("vae") else _no_vae(folder)
     loaded = part(network.part, "network", network.noun)
     model = ModelRecipe(
@@ -264,7 +290,8 @@ def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
         if vae_kind_of(vae.vae).scaled_by_network:
             space = replace(space, shift=trained.shift)
     if holds_text_encoders(file):
-        clip = ClipRecipe(text_encoders(file), layout=family_of(network).text_layout)
+        inside = text_encoders(file)
+        clip = ClipRecipe(inside, layout=family_of(network).layout_of(inside))
     return ModelRecipe(network, training.scheduler_of(network, file), space), clip, vae
 
 
@@ -293,7 +320,11 @@ def _fitting(clip: ClipRecipe, model: ModelRecipe) -> ClipRecipe:
     return clip
 
 
-def _encoders(place: Path) -> tuple[TextEncoderRecipe, ...]:
+def _encoders(sources: Sequence[str | Path]) -> list[TextEncoderRecipe]:
+    return [encoder for source in sources for encoder in _encoders_in(_local(source))]
+
+
+def _encoders_in(place: Path) -> tuple[TextEncoderRecipe, ...]:
     if not place.is_dir():
         return text_encoders(contents(place))
     own = _pipelines_tokenizer(place)
@@ -308,11 +339,6 @@ def _pipelines_tokenizer(folder: Path) -> Path | None:
     tokenizer_folder = folder.with_name(folder.name.replace("text_encoder", "tokenizer"))
     places = [one for one in dict.fromkeys((folder, tokenizer_folder)) if has_vocabulary(one)]
     return places[0] if places else None
-
-
-def _titles(kinds: Sequence[str]) -> str:
-    titles = {kind.name: kind.title for kind in KINDS.values()}
-    return " and ".join(titles[kind] for kind in kinds)
 
 
 def _check_network(network: Component) -> None:

@@ -152,12 +152,20 @@ def text_value(encoder: Component, name: str) -> int:
     return int(config_value(encoder, name, int))
 
 
+def size_of(encoder: Component) -> str:
+    """Returns the size of a published encoder, by its width; empty for other encoders."""
+    return dict(kind_of(encoder).sizes).get(width_of(encoder), "")
+
+
 def called(encoder: Component) -> str:
-    """Returns the title of an encoder, with its size if it has the width of a published one."""
-    kind = kind_of(encoder)
-    return " ".join(
-        [kind.title, *(size for width, size in kind.sizes if width == width_of(encoder))]
-    )
+    """Returns the title of an encoder with its size."""
+    return f"{kind_of(encoder).title} {size_of(encoder)}".strip()
+
+
+def titles(names: Iterable[str]) -> str:
+    """Returns the titles of kinds, for messages."""
+    known = {kind.name: kind.title for kind in EVERY}
+    return " and ".join(known[name] for name in names)
 
 
 def row_of(encoder: Component) -> int:

@@ -89,6 +89,6 @@ FAMILY = ModelFamily(
         ),
         originals=f"{FOLDER}.files:RENAMING.originals",
     ),
-    text_sets=(TextSet("lumina2", ("qwen3",)),),
+    text_sets=(TextSet("lumina2", ("qwen3",), sizes=("4B",)),),
     text_layout=TextLayout(template=TEMPLATE, from_end=2),
 )
