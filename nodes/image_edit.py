@@ -280,6 +280,25 @@ class ImageSharpen(Node, category="image/postprocessing"):
         return sharpen(image, self.sharpen_radius, self.sigma, self.alpha) if self.alpha else image
 
 
+class MarigoldV2PostProcess(Node, category="image/postprocessing"):
+    """Converts a decoded prediction of Marigold V2 to a picture: depth with near surfaces bright,
+    normals of unit length, or albedo from linear values to sRGB.
+    """
+
+    prediction: Literal["depth", "normals", "albedo"] = "depth"
+
+    def run(self, image: Image) -> Image:
+        from katz_graph.picture.filters import as_srgb, near_bright, unit_normals
+
+        match self.prediction:
+            case "depth":
+                return near_bright(image)
+            case "normals":
+                return unit_normals(image)
+            case "albedo":
+                return as_srgb(image)
+
+
 class ImageCompositeMasked(Node, category="image"):
     """Pastes one picture over another at (x, y), where the mask is 1."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LatentSamples
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LatentSamples, LatentSpace
+from katz_graph.models.vae.kinds import FLUX2, QWEN_IMAGE
 from katz_graph.node import FileChoice, Node, Widget
 from katz_graph.node.knobs import BatchSize
 from katz_graph.node.types import Context
@@ -22,20 +24,18 @@ TokenSide = Annotated[int, Field(ge=16, le=16384), Widget(step=16)]  # for token
 Latents = Annotated["list[LatentSamples]", Socket("LATENT")]
 
 
-def _empty(
-    node: str, channels: int, width: int, height: int, batch: int, context: Context
-) -> LatentSamples:
+def _empty(node: Any, space: LatentSpace, context: Context) -> LatentSamples:
+    """Returns zeros for a node's width, height and batch size. Floors sizes to whole cells."""
     import torch
 
-    space = DEFAULT_LATENT_SPACE
-    wide, high = space.cells(width), space.cells(height)
+    wide, high = space.cells(node.width), space.cells(node.height)
     floored = space.pixels(wide), space.pixels(high)
-    if floored != (width, height):
+    if floored != (node.width, node.height):
         context.warn(
-            f"{node}: {width}x{height} is not a multiple of {space.factor}; using "
-            f"{floored[0]}x{floored[1]}"
+            f"{type(node).__name__}: {node.width}x{node.height} is not a multiple of "
+            f"{space.factor}; using {floored[0]}x{floored[1]}"
         )
-    return {"samples": torch.zeros(batch, channels, high, wide)}
+    return {"samples": torch.zeros(node.batch_size, space.channels, high, wide)}
 
 
 class EmptyLatentImage(Node, category="latent"):
@@ -46,14 +46,7 @@ class EmptyLatentImage(Node, category="latent"):
     batch_size: BatchSize = 1
 
     def run(self, context: Context) -> Latent:
-        return _empty(
-            "EmptyLatentImage",
-            DEFAULT_LATENT_SPACE.channels,
-            self.width,
-            self.height,
-            self.batch_size,
-            context,
-        )
+        return _empty(self, DEFAULT_LATENT_SPACE, context)
 
 
 class EmptySD3LatentImage(Node, category="latent/sd3"):
@@ -66,7 +59,39 @@ class EmptySD3LatentImage(Node, category="latent/sd3"):
     batch_size: BatchSize = 1
 
     def run(self, context: Context) -> Latent:
-        return _empty("EmptySD3LatentImage", 16, self.width, self.height, self.batch_size, context)
+        space = replace(DEFAULT_LATENT_SPACE, channels=16)
+        return _empty(self, space, context)
+
+
+class EmptyFlux2LatentImage(Node, category="latent"):
+    """Creates an all-zero latent of 128 channels in cells of 16 pixels. Sizes are floored to
+    multiples of 16.
+    """
+
+    width: TokenSide = 1024
+    height: TokenSide = 1024
+    batch_size: BatchSize = 1
+
+    def run(self, context: Context) -> Latent:
+        return _empty(self, FLUX2.latent, context)
+
+
+class EmptyQwenImageLayeredLatentImage(
+    Node, category="latent/qwen", title="Empty Qwen Image Layered Latent"
+):
+    """Creates an all-zero latent [B, 16, layers + 1, h, w], whose first frame is the whole picture.
+    Sizes are floored to multiples of 8.
+    """
+
+    width: TokenSide = 640
+    height: TokenSide = 640
+    layers: Annotated[int, Field(ge=0, le=16384)] = 3
+    batch_size: BatchSize = 1
+
+    def run(self, context: Context) -> Latent:
+        made = _empty(self, QWEN_IMAGE.latent, context)
+        frames = made["samples"].unsqueeze(2)
+        return {"samples": frames.repeat(1, 1, self.layers + 1, 1, 1)}
 
 
 class SetLatentNoiseMask(Node, category="latent/inpaint"):

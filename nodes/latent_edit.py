@@ -4,7 +4,7 @@ picture.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -13,10 +13,14 @@ from katz_graph.node import Node, Widget
 from katz_graph.node.knobs import TURNS, Crop, Flip, Rotation, ScaleFactor, Share, WholeCells
 from katz_graph.node.wires import Latent, Mask
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 MIN_SIDE_PIXELS = 64  # smallest side after a resize or crop
 cells = DEFAULT_LATENT_SPACE.cells
 
 Method = Literal["nearest-exact", "bilinear", "area", "bicubic", "bislerp"]
+Amount = Annotated[int, Field(ge=1, le=16384)]
 CropSide = Annotated[int, Field(ge=64, le=16384), Widget(step=8)]
 
 
@@ -101,6 +105,54 @@ class LatentCrop(Node, category="latent/transform"):
         x = min(cells(self.x), max(0, wide - smallest))
         y = min(cells(self.y), max(0, high - smallest))
         return crop(samples, x, y, cells(self.width), cells(self.height))
+
+
+class LatentCut(Node, category="latent/advanced"):
+    """Cuts a part of a latent: `amount` columns (x), rows (y) or frames (t) from `index` on, which
+    counts from the end if it is negative. Both are limited to the latent's size. A latent without
+    frames has one.
+    """
+
+    dim: Literal["x", "y", "t"] = "x"
+    index: Annotated[int, Field(ge=-16384, le=16384)] = 0
+    amount: Amount = 1
+
+    def run(self, samples: Latent) -> Latent:
+        from katz_graph.picture.latents import changed
+
+        whole = samples["samples"]
+        if (axis := _axis(whole, self.dim)) is None:
+            return samples
+        size = whole.shape[axis]
+        index = max(min(self.index, size - 1), -size)
+        amount = min(self.amount, -index if index < 0 else size - index)
+        return changed(samples, whole.narrow(axis, index % size, amount))
+
+
+class LatentCutToBatch(Node, category="latent/advanced"):
+    """Cuts a latent into slices of columns (x), rows (y) or frames (t), which become samples of the
+    batch, in order. Drops the remainder.
+    """
+
+    dim: Literal["t", "x", "y"] = "t"
+    slice_size: Amount = 1
+
+    def run(self, samples: Latent) -> Latent:
+        from katz_graph.picture.latents import changed
+
+        whole = samples["samples"]
+        if (axis := _axis(whole, self.dim)) is None:
+            return samples
+        side = min(self.slice_size, whole.shape[axis])
+        cut = whole.narrow(axis, 0, whole.shape[axis] // side * side)
+        slices = cut.unflatten(axis, (-1, side)).movedim(axis - 1, 1).flatten(0, 1)
+        return changed(samples, slices)
+
+
+def _axis(latent: Tensor, name: str) -> int | None:
+    """Returns the axis of columns (x), rows (y) or frames (t), from the end; None without one."""
+    axis = {"x": -1, "y": -2, "t": -3}[name]
+    return axis if latent.ndim + axis >= 2 else None  # batch and channels are first
 
 
 class LatentAdd(Node, category="latent/advanced"):

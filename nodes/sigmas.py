@@ -25,6 +25,7 @@ SIGMAS = "sampling/custom_sampling/sigmas"
 Factor = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.01)]
 Level = Annotated[float, Field(ge=0.0, le=5000.0), Widget(step=0.01)]
 Shape = Annotated[float, Field(ge=0.0, le=50.0), Widget(step=0.01)]
+PictureSide = Annotated[int, Field(ge=16, le=16384)]
 NoiseDevice = Literal["gpu", "cpu"]
 SIGMA_MAX, SIGMA_MIN = 14.614642, 0.0291675
 HALVES = ("high_sigmas", "low_sigmas")
@@ -223,6 +224,19 @@ class AlignYourStepsScheduler(Node, category=SCHEDULERS):
         from katz_graph.sampling.schedules import aligned_levels
 
         return aligned_levels(self.model_type, self.steps, self.denoise)
+
+
+class Flux2Scheduler(Node, category=SCHEDULERS):
+    """Computes flow levels from the number of steps and the picture's size in pixels."""
+
+    steps: Annotated[int, Field(ge=1, le=4096)] = 20
+    width: PictureSide = 1024
+    height: PictureSide = 1024
+
+    def run(self) -> Sigmas:
+        from katz_graph.sampling.schedules import levels_for_size
+
+        return levels_for_size(self.steps, self.width, self.height)
 
 
 class ManualSigmas(Node, category=SIGMAS):

@@ -134,3 +134,25 @@ def _follow(strong: Tensor, weak: Tensor) -> Tensor:
         if torch.equal(grown, edges):
             return edges
         edges = grown
+
+
+def near_bright(depth: Tensor) -> Tensor:
+    """Converts distances [B, H, W, C], averaged over the channels, to grey pictures [B, H, W, 3]:
+    the nearest point of each is white, the farthest black. A picture of one distance is black.
+    """
+    distances = depth.mean(dim=-1, keepdim=True)
+    near, far = distances.amin(dim=(1, 2), keepdim=True), distances.amax(dim=(1, 2), keepdim=True)
+    span = far - near
+    bright = (far - distances) / torch.where(span > 0, span, 1.0)
+    return bright.expand(-1, -1, -1, 3).contiguous()
+
+
+def unit_normals(picture: Tensor) -> Tensor:
+    """Scales the vectors that colours [B, H, W, 3] in 0..1 represent, 0.5 for 0, to length 1."""
+    return F.normalize(picture[..., :3] * 2 - 1, dim=-1) / 2 + 0.5
+
+
+def as_srgb(linear: Tensor) -> Tensor:
+    """Converts linear light in 0..1 to sRGB (IEC 61966-2-1)."""
+    light = linear.clamp(0, 1)
+    return torch.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)

@@ -25,6 +25,7 @@ ddim_uniform and beta.
 TURBO_PARTS = 10
 MAX_STEPS = 1_000_000  # maximum length of a schedule; a small denoise uses only its end
 
+FEW_TOKENS = 4300  # to which the shift for a size depends on the steps
 FLIPPED_ZERO = 1e-4  # replaces 0 at the start of a flipped list; the ecosystem's value
 
 
@@ -229,6 +230,24 @@ def aligned_levels(model_type: str, steps: int, denoise: float = 1.0) -> Tensor:
     table[-1] = 0
     count = round(steps * denoise) if denoise < 1 else steps
     return torch.tensor(table[-(count + 1) :], dtype=torch.float32)
+
+
+def levels_for_size(steps: int, width: int, height: int) -> Tensor:
+    """Returns `steps` + 1 levels of a flow for a picture of this size in pixels, from 1 to 0.
+
+    The shift is linear in the tokens, and up to 4,300 tokens also linear in the steps, between
+    values at 10 and at 200 steps. Source: `compute_empirical_mu` in diffusers.
+    """
+    tokens = round(width * height / 16**2)
+    many = 0.00016927 * tokens + 0.45666666
+    mu = many
+    if tokens <= FEW_TOKENS:
+        few = 8.73809524e-05 * tokens + 1.89833333
+        mu = few + (many - few) * (steps - 10) / (200 - 10)
+    times = np.linspace(1, 0, steps + 1)
+    with np.errstate(divide="ignore"):
+        levels = math.exp(mu) / (math.exp(mu) + (1 / times - 1))
+    return torch.tensor(levels, dtype=torch.float32)
 
 
 def split_levels(sigmas: Tensor, step: int) -> tuple[Tensor, Tensor]:

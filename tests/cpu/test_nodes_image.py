@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from node_calls import call, call_with_ui, context_in, grey, picture, rounded
 from PIL import Image
 
@@ -466,3 +467,19 @@ def test_previewing_any_value_as_text() -> None:
     assert texts[:5] == ["a\nb", "3", "0.5", "True", "None"] and json.loads(texts[5]) == values[5]
     assert call_with_ui("PreviewAny", source=3) == ("3", {"text": ("3",)})
     assert "tensor" in call("PreviewAny", source=torch.zeros(2))
+
+
+def test_predictions_of_surfaces_become_pictures() -> None:
+    values = torch.rand(2, 4, 5, 3)
+    depth = call("MarigoldV2PostProcess", image=values, prediction="depth")
+    distances = values.mean(-1)
+    assert depth.shape == (2, 4, 5, 3) and torch.equal(depth[..., 0], depth[..., 2])
+    for one, far in zip(depth[..., 0], distances, strict=True):
+        assert (one.min(), one.max()) == (0, 1) and one.argmax() == far.argmin()
+    assert not call("MarigoldV2PostProcess", image=torch.ones(1, 2, 2, 3), prediction="depth").any()
+    normals = call("MarigoldV2PostProcess", image=values, prediction="normals") * 2 - 1
+    assert torch.allclose(normals.norm(dim=-1), torch.ones(2, 4, 5))
+    assert torch.allclose(normals, F.normalize(values * 2 - 1, dim=-1), atol=1e-6)
+    grey = torch.full((1, 1, 1, 3), 0.5)
+    albedo = call("MarigoldV2PostProcess", image=grey, prediction="albedo")
+    assert torch.allclose(albedo, torch.tensor(0.7354), atol=1e-4)  # IEC 61966-2-1

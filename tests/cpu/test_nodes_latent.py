@@ -53,6 +53,46 @@ def test_empty_latents(tmp_path: Path) -> None:
     assert context.warnings == ["EmptySD3LatentImage: 70x32 is not a multiple of 8; using 64x32"]
 
 
+def test_empty_latents_of_other_cells_and_with_frames(tmp_path: Path) -> None:
+    context = context_in(tmp_path)
+    packed = call("EmptyFlux2LatentImage", context, width=72, height=32, batch_size=2)["samples"]
+    assert packed.shape == (2, 128, 2, 4) and not packed.any()
+    assert context.warnings == ["EmptyFlux2LatentImage: 72x32 is not a multiple of 16; using 64x32"]
+    layered = call("EmptyQwenImageLayeredLatentImage", context, width=64, height=32, layers=2)
+    assert layered["samples"].shape == (1, 16, 3, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("dim", "index", "amount", "wanted"),
+    [
+        ("x", 2, 3, [2, 3, 4]),
+        ("x", -2, 5, [6, 7]),
+        ("x", 100, 2, [7]),
+        ("x", -100, 2, [0, 1]),
+        ("y", 0, 1, [0]),
+        ("t", 1, 16384, [1, 2]),
+    ],
+)
+def test_a_latent_is_cut_within_its_size(
+    dim: str, index: int, amount: int, wanted: list[int]
+) -> None:
+    values = torch.randn(2, 4, 3, 4, 8)
+    cut = call("LatentCut", samples={"samples": values}, dim=dim, index=index, amount=amount)
+    axis = {"t": 2, "y": 3, "x": 4}[dim]
+    assert torch.equal(cut["samples"], values.index_select(axis, torch.tensor(wanted)))
+
+
+def test_frames_become_samples_in_order() -> None:
+    values = torch.randn(2, 4, 5, 3, 3)
+    cut = call("LatentCutToBatch", samples={"samples": values}, dim="t", slice_size=2)["samples"]
+    assert cut.shape == (4, 4, 2, 3, 3)
+    for number, (sample, first) in enumerate(((0, 0), (0, 2), (1, 0), (1, 2))):
+        assert torch.equal(cut[number], values[sample, :, first : first + 2])
+    flat = latent()
+    for name in ("LatentCut", "LatentCutToBatch"):  # a latent without frames has one
+        assert torch.equal(call(name, samples=flat, dim="t")["samples"], flat["samples"])
+
+
 METHODS = ("nearest-exact", "bilinear", "area", "bicubic", "bislerp")
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
 from node_calls import call, registry
 from tiny_models import recipes
 from torch import Tensor
@@ -213,3 +215,17 @@ def test_a_known_sampler_that_is_missing_is_refused_before_the_run_by_its_own_li
         problem for problem in validate(unknown, registry()) if problem.input == "sampler_name"
     )
     assert "did you mean" in problem.message and "euler" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("width", "height"), [(512, 512), (1024, 1024), (1040, 1072), (2048, 1024)]
+)
+@pytest.mark.parametrize("steps", [1, 4, 20, 50])
+def test_levels_for_a_size_are_those_of_the_pipeline(width: int, height: int, steps: int) -> None:
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+    tokens = round(width * height / 256)
+    scheduler.set_timesteps(
+        sigmas=np.linspace(1.0, 1 / steps, steps), mu=compute_empirical_mu(tokens, steps)
+    )
+    levels = call("Flux2Scheduler", steps=steps, width=width, height=height)
+    assert torch.allclose(levels, scheduler.sigmas, rtol=0, atol=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import hypot
 from typing import Any
 
 import pytest
@@ -88,6 +89,24 @@ CASES: list[tuple[str, dict[str, Any], object]] = [
 @pytest.mark.parametrize(("name", "inputs", "wanted"), CASES)
 def test_text_nodes(name: str, inputs: dict[str, Any], wanted: object) -> None:
     assert call(name, **inputs) == wanted
+
+
+@pytest.mark.parametrize(
+    ("angles", "words"),
+    [
+        ((0, 0, 5.0), "front view eye-level shot medium shot"),
+        ((333, 17, 6.0), "front-left quarter view elevated shot close-up"),
+        ((360, -30, 1.9), "front view low-angle shot wide shot"),
+        ((23, 45, 2.0), "front-right quarter view high-angle shot medium shot"),
+        ((180, -15, 10.0), "back view eye-level shot close-up"),
+    ],
+)
+def test_a_camera_angle_is_described(angles: tuple[int, int, float], words: str) -> None:
+    given = dict(zip(("horizontal_angle", "vertical_angle", "zoom"), angles, strict=True))
+    camera, prompt = TYPES["CameraAngle"].run(None, given)  # type: ignore[arg-type]
+    assert prompt == words
+    assert hypot(*camera["position"].values()) == pytest.approx(6)
+    assert camera["zoom"] == pytest.approx(1 + 0.875 * angles[2] / 10)
 
 
 @pytest.mark.parametrize(
