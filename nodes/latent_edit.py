@@ -138,6 +138,8 @@ class LatentCutToBatch(Node, category="latent/advanced"):
     slice_size: Amount = 1
 
     def run(self, samples: Latent) -> Latent:
+        import torch
+
         from katz_graph.picture.latents import changed
 
         whole = samples["samples"]
@@ -145,7 +147,7 @@ class LatentCutToBatch(Node, category="latent/advanced"):
             return samples
         side = min(self.slice_size, whole.shape[axis])
         cut = whole.narrow(axis, 0, whole.shape[axis] // side * side)
-        slices = cut.unflatten(axis, (-1, side)).movedim(axis - 1, 1).flatten(0, 1)
+        slices = torch.unflatten(cut, axis, (-1, side)).movedim(axis - 1, 1).flatten(0, 1)
         return changed(samples, slices)
 
 
