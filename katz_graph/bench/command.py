@@ -55,6 +55,8 @@ BENCHES = {
     "files read",
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",
     "stale": "pictures with stale ControlNets against synchronous ones, by the judge",
+    "templates": "official image templates of ComfyUI on small random files: what runs, and the "
+    "reasons of the others",
     "gpu": "full-size models on a GPU, in parts: kernels, steps, starts, servers under load",
     "late": "pictures with deferred LoRAs against synchronous ones, by the judge",
 }

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy
 import pytest
-import stand_ins as made
 import torch
 from diffusers import AutoencoderKL, HunyuanDiT2DModel
 from safetensors.torch import load_file, save_file
@@ -20,6 +19,7 @@ from transformers import T5Tokenizer
 
 import katz_graph as katz
 from katz_graph.core.errors import InputError
+from katz_graph.models.families.shared import stand_ins as shared
 from katz_graph.models.families.shared.random_parts import seeded
 from katz_graph.models.family import check_controlnet
 from katz_graph.models.loading.sources import (
@@ -32,6 +32,7 @@ from katz_graph.models.text.sentence_pieces import sentence_piece_tokenizer
 from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.models.text.vocabularies import TOKENIZERS
 from katz_graph.testing.random_models import Kind, draw_controlnet, draw_network
+from katz_graph.testing.stand_ins import text_encoders
 
 KINDS: tuple[Kind, ...] = ("hunyuan_dit", "hunyuan_dit11")
 torch.set_num_threads(1)
@@ -194,15 +195,15 @@ def all_in_one(folder: Path) -> dict[str, Tensor]:
     bert = load_file(folder / "text_encoder" / "model.safetensors")
     mt5 = load_file(folder / "text_encoder_2" / "model.safetensors")
     vae = load_file(folder / "vae" / "diffusion_pytorch_model.safetensors")
-    words = torch.tensor(list(made.sentence_pieces()), dtype=torch.uint8)
+    words = torch.tensor(list(text_encoders.sentence_pieces()), dtype=torch.uint8)
     return (
-        made.under("model.", original(transformer))
-        | made.under("text_encoders.hydit_clip.transformer.bert.", bert)
+        shared.under("model.", original(transformer))
+        | shared.under("text_encoders.hydit_clip.transformer.bert.", bert)
         | {"text_encoders.hydit_clip.transformer.logit_scale": torch.zeros(1)}
-        | made.under("text_encoders.mt5xl.transformer.", mt5)
+        | shared.under("text_encoders.mt5xl.transformer.", mt5)
         | {"text_encoders.mt5xl.transformer.encoder.embed_tokens.weight": mt5["shared.weight"] + 0}
         | {PIECES: words}
-        | made.under("vae.", vae)
+        | shared.under("vae.", vae)
     )
 
 
@@ -281,7 +282,7 @@ def test_a_checkpoint_s_broken_tokenizer_is_named(
 
 
 def test_sentencepiece_s_model_cuts_as_the_same_tokenizer_s_json() -> None:
-    ours = sentence_piece_tokenizer(made.sentence_pieces())
+    ours = sentence_piece_tokenizer(text_encoders.sentence_pieces())
     wanted = T5Tokenizer.from_pretrained(TOKENIZERS / "t5_tokenizer")
     for text in (
         "",
@@ -296,6 +297,6 @@ def test_sentencepiece_s_model_cuts_as_the_same_tokenizer_s_json() -> None:
 
 def test_unknown_letters_are_spelled_in_bytes_where_the_model_has_them() -> None:
     letters = [(f"<0x{byte:02X}>", 6) for byte in range(256)]
-    spelled = sentence_piece_tokenizer(made.sentence_pieces(letters, spelled=True))
+    spelled = sentence_piece_tokenizer(text_encoders.sentence_pieces(letters, spelled=True))
     first = spelled.convert_tokens_to_ids("<0x00>")
     assert spelled("x中").input_ids[-4:] == [*(first + byte for byte in "中".encode()), 1]

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import stand_ins as made
+
+from katz_graph.models.families.flux.stand_ins import Widths, flux
+from katz_graph.testing.stand_ins.formats import write
 
 FORMS = {"scaled_fp8": "bfloat16", "convrot": "float32"}  # and the dtypes to load them in
 # freed large blocks return to the system at once, so that the peak shows the memory in use
@@ -16,14 +18,13 @@ ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "6553
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_loading_holds_one_extra_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_holds_one_extra_weight(tmp_path: Path) -> None:
     small = tmp_path / "small.safetensors"
-    made.write(small, made.flux())
-    monkeypatch.setattr(made, "WIDTH", 768)
+    write(small, flux())
     arguments: list[str | Path] = []
     for form, dtype in FORMS.items():
         file = tmp_path / f"{form}.safetensors"
-        made.write(file, made.flux(), form)
+        write(file, flux(widths=Widths(tokens=768)), form)
         arguments += [file, dtype]
     said = subprocess.run(
         [sys.executable, Path(__file__).parent / "loads_within.py", small, *arguments],

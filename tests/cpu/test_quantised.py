@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from scaled_files import FP8, Files, marker, reference, stored, turned
 from single_files import checkpoint_tensors, open_clip, original_vae, parts, transformers_text
 from test_sd3 import folder, original  # noqa: F401 - a fixture
 from torch import Tensor
@@ -36,6 +35,7 @@ from katz_graph.models.loading.sources import (
 )
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.testing.requests import local_engine, sample
+from katz_graph.testing.stand_ins.formats import FP8, Files, marker, reference, stored, turned
 
 CPU = ("cpu", torch.float32)
 PREFIX = "model.diffusion_model."

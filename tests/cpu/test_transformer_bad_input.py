@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stand_ins as made
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from scaled_files import marker
 from torch import Tensor
 from transformers_made import region_of
 
@@ -29,11 +27,16 @@ from katz_graph.core.errors import InputError
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.ir.device import Target
+from katz_graph.models.families.flux import stand_ins as flux_files
 from katz_graph.models.families.flux.family import FAMILY as FLUX
+from katz_graph.models.families.shared import stand_ins as shared
+from katz_graph.models.families.z_image import stand_ins as z_image_files
 from katz_graph.models.loading.sources import clip_recipe, network_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.testing.random_models import Kind, draw_controlnet, make_pipeline
 from katz_graph.testing.requests import local_engine
+from katz_graph.testing.stand_ins import formats, text_encoders
+from katz_graph.testing.stand_ins.formats import marker
 
 FAMILIES: tuple[Kind, ...] = ("flux", "z_image", "sd35", "hunyuan_dit")
 SIDE = 64  # of pictures, in pixels
@@ -54,13 +57,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("people")
     models = place / "models"
     unet, clip = models / "diffusion_models", models / "text_encoders"
-    made.write(unet / "flux.safetensors", made.flux())
-    made.write(unet / "z_image.safetensors", made.z_image())
-    made.write(clip / "clip_l.safetensors", made.clip_l())
-    made.write(clip / "clip_g.safetensors", made.clip_g())
-    made.write(clip / "t5.safetensors", made.t5())
-    made.write(clip / "qwen.safetensors", made.qwen3())
-    made.write(models / "vae" / "ae.safetensors", made.vae())
+    formats.write(unet / "flux.safetensors", flux_files.flux())
+    formats.write(unet / "z_image.safetensors", z_image_files.z_image())
+    formats.write(clip / "clip_l.safetensors", text_encoders.clip_l())
+    formats.write(clip / "clip_g.safetensors", text_encoders.clip_g())
+    formats.write(clip / "t5.safetensors", text_encoders.t5())
+    formats.write(clip / "qwen.safetensors", text_encoders.qwen3())
+    formats.write(models / "vae" / "ae.safetensors", flux_files.vae())
     for kind in FAMILIES:
         make_pipeline(models / "checkpoints" / kind, kind, 1, blocks=3, with_t5=kind == "sd35")
     kinds: tuple[Kind, ...] = ("sd35", "flux", "hunyuan_dit")
@@ -175,7 +178,7 @@ UNSUPPORTED_FAMILIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("prefix", ["", made.PREFIX])
+@pytest.mark.parametrize("prefix", ["", shared.PREFIX])
 @pytest.mark.parametrize("name", UNSUPPORTED_FAMILIES)
 def test_a_model_of_another_family_is_called_by_its_name(
     name: str, prefix: str, engine: katz.Engine, place: Path
@@ -233,12 +236,12 @@ def loads(folder: str, name: str = "bad.safetensors") -> dict[str, Any]:
 def whole_of(folder: str) -> dict[str, Tensor]:
     match folder:
         case "diffusion_models":
-            return made.flux()
+            return flux_files.flux()
         case "text_encoders":
-            return made.qwen3()
+            return text_encoders.qwen3()
         case "vae":
-            return made.vae()
-    return made.z_image_control()
+            return flux_files.vae()
+    return z_image_files.z_image_control()
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -303,7 +306,7 @@ def test_a_scale_of_another_shape_is_refused(folder: str, engine: katz.Engine, p
 )
 def test_a_file_that_lacks_a_tensor_is_refused(lost: str, engine: katz.Engine, place: Path) -> None:
     path = place / "models" / "diffusion_models" / "bad.safetensors"
-    save(path, {name: one for name, one in made.flux().items() if name != lost})
+    save(path, {name: one for name, one in flux_files.flux().items() if name != lost})
     line = refused(engine, parts("bad.safetensors"))
     assert str(path) in line and "missing" in line
 
@@ -321,7 +324,7 @@ def test_a_file_with_a_tensor_of_another_shape_is_refused(
     odd: str, engine: katz.Engine, place: Path
 ) -> None:
     path = place / "models" / "diffusion_models" / "bad.safetensors"
-    save(path, made.z_image() | {odd: torch.zeros(5, 7)})
+    save(path, z_image_files.z_image() | {odd: torch.zeros(5, 7)})
     line = refused(engine, parts("bad.safetensors", clip=clips("qwen", type="lumina2")))
     assert str(path) in line and ("of another shape" in line or "the shapes of its tensors" in line)
 
@@ -594,12 +597,11 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Published FLUX.1 dev: 11.9 billion weights, on a device of 16 GB."""
-    for name, value in {"WIDTH": 3072, "HEAD": 128, "T5_WIDTH": 4096, "POOLED": 768}.items():
-        monkeypatch.setattr(made, name, value)
+    widths = flux_files.Widths(tokens=3072, head=128, text=4096, pooled=768)
     files = {name: tmp_path / f"{name}.safetensors" for name in ("flux", "clip", "t5")}
-    write_large(files["flux"], made._flux(19, 38, True, 64))
-    write_large(files["clip"], made._clip(768, 12))
-    write_large(files["t5"], made._t5())
+    write_large(files["flux"], flux_files.flux_shapes(19, 38, True, 64, widths))
+    write_large(files["clip"], text_encoders.clip_shapes(768, 12))
+    write_large(files["t5"], text_encoders.t5_shapes(widths.text))
     model = network_recipe(files["flux"])
     clip = clip_recipe([files["clip"], files["t5"]], ("clip", "t5"), FLUX.text_layout)
     wanted = region_of(model, clip, "flux", torch.zeros(1, 16, 8, 8))

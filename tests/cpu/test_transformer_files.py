@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stand_ins as made
 import torch
 from diffusers.loaders.single_file_utils import (
     convert_flux_transformer_checkpoint_to_diffusers,
@@ -23,22 +22,28 @@ from torch import Tensor
 
 import katz_graph as katz
 from katz_graph.core.errors import InputError
+from katz_graph.models.families.flux import stand_ins as flux_files
+from katz_graph.models.families.shared import stand_ins as shared
+from katz_graph.models.families.z_image import stand_ins as z_image_files
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.convert import tensors as loaded_tensors
 from katz_graph.models.loading.sources import clip_recipe, network_recipe, typed_clip_recipe
 from katz_graph.planner.sampling import table_of
+from katz_graph.testing.stand_ins import formats, text_encoders
 
 TEMPLATES = find_spec("comfyui_workflow_templates_json")
 SIZE, STEPS = 64, 2
 
 
-@pytest.mark.parametrize("prefix", ["", made.PREFIX])
+@pytest.mark.parametrize("prefix", ["", shared.PREFIX])
 @pytest.mark.parametrize("name", ["flux", "schnell", "z_image"])
 def test_a_file_in_the_original_layout_matches_diffusers(
     name: str, prefix: str, tmp_path: Path
 ) -> None:
-    tensors = made.z_image() if name == "z_image" else made.flux(3, 2, name == "flux")
-    save_file(made.under(prefix, tensors), tmp_path / "model.safetensors")
+    tensors = (
+        z_image_files.z_image() if name == "z_image" else flux_files.flux(3, 2, name == "flux")
+    )
+    save_file(shared.under(prefix, tensors), tmp_path / "model.safetensors")
     convert = (
         convert_z_image_transformer_checkpoint_to_diffusers
         if name == "z_image"
@@ -46,7 +51,7 @@ def test_a_file_in_the_original_layout_matches_diffusers(
     )
     # the converter hard-codes the published width
     code = convert.__code__
-    ours_wide = tuple(made.WIDTH if one == 3072 else one for one in code.co_consts)
+    ours_wide = tuple(shared.WIDTH if one == 3072 else one for one in code.co_consts)
     convert.__code__ = code.replace(co_consts=ours_wide)
     try:
         wanted: dict[str, Tensor] = convert(dict(tensors))
@@ -60,7 +65,11 @@ def test_a_file_in_the_original_layout_matches_diffusers(
 
 
 def test_levels_and_model_times_follow_the_kind_of_file(tmp_path: Path) -> None:
-    files = {"dev": made.flux(), "schnell": made.flux(guided=False), "z": made.z_image()}
+    files = {
+        "dev": flux_files.flux(),
+        "schnell": flux_files.flux(guided=False),
+        "z": z_image_files.z_image(),
+    }
     tables = {}
     for name, tensors in files.items():
         save_file(tensors, tmp_path / f"{name}.safetensors")
@@ -89,7 +98,7 @@ def test_levels_and_model_times_follow_the_kind_of_file(tmp_path: Path) -> None:
 def test_text_encoders_are_put_in_order(kind: str, parts: tuple[str, ...], tmp_path: Path) -> None:
     paths = {name: tmp_path / f"{name}.safetensors" for name in parts}
     for name, path in paths.items():
-        save_file(g_of_its_width() if name == "clip_g" else getattr(made, name)(), path)
+        save_file(g_of_its_width() if name == "clip_g" else getattr(text_encoders, name)(), path)
     for order in (list(paths.values()), list(paths.values())[::-1]):
         clip = typed_clip_recipe(order, kind)
         assert [one.encoder.folder for one in clip.encoders] == [
@@ -99,7 +108,9 @@ def test_text_encoders_are_put_in_order(kind: str, parts: tuple[str, ...], tmp_p
 
 def g_of_its_width() -> dict[str, Tensor]:
     """Returns OpenCLIP's bigG, which is detected by its width."""
-    return made.drawn(made._clip(1280, 1), 6) | {"text_projection.weight": torch.zeros(1280, 1280)}
+    return shared.drawn(text_encoders.clip_shapes(1280, 1), 6) | {
+        "text_projection.weight": torch.zeros(1280, 1280)
+    }
 
 
 @pytest.mark.parametrize(
@@ -116,13 +127,13 @@ def test_text_encoders_of_another_model_are_refused(
 ) -> None:
     paths = [tmp_path / f"{number}.safetensors" for number in range(len(parts))]
     for name, path in zip(parts, paths, strict=True):
-        save_file(getattr(made, name)(), path)
+        save_file(getattr(text_encoders, name)(), path)
     with pytest.raises(InputError, match=f"not the text encoders of one model: {words}"):
         typed_clip_recipe(paths, kind)
 
 
 def test_a_t5_of_other_words_is_refused(tmp_path: Path) -> None:
-    tensors = made.t5() | {"shared.weight": torch.zeros(256384, 4)}
+    tensors = text_encoders.t5() | {"shared.weight": torch.zeros(256384, 4)}
     save_file(tensors, tmp_path / "umt5.safetensors")
     with pytest.raises(InputError, match="vocabulary of 256,384 tokens"):
         clip_recipe([tmp_path / "umt5.safetensors"])
@@ -137,32 +148,36 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("models")
     unet, clip = place / "diffusion_models", place / "text_encoders"
     for name in ("flux1-dev", "flux1-krea-dev"):
-        made.write(unet / f"{name}.safetensors", made.flux())
-    made.write(unet / "flux1-schnell.safetensors", made.flux(guided=False))
-    made.write(unet / "flux1-fill-dev.safetensors", made.flux(channels=384))
-    made.write(unet / "flux1-canny-dev.safetensors", made.flux(channels=128))
-    made.write(unet / "flux1-dev-kontext_fp8_scaled.safetensors", made.flux(), "scaled_fp8")
-    made.write(unet / "z_image_bf16.safetensors", made.z_image())
-    made.write(unet / "z_image_turbo_bf16.safetensors", made.z_image())
-    made.write(unet / "z_image_turbo_int8_convrot.safetensors", made.z_image(), "convrot")
-    patch = place / "model_patches" / "Z-Image-Turbo-Fun-Controlnet-Union.safetensors"
-    made.write(patch, made.z_image_control())
-    made.write(clip / "clip_l.safetensors", made.clip_l())
-    made.write(clip / "t5xxl_fp16.safetensors", made.t5())
-    made.write(clip / "t5xxl_fp8_e4m3fn_scaled.safetensors", made.t5(), "scaled_fp8")
-    made.write(clip / "qwen_3_4b.safetensors", made.qwen3())
-    made.write(clip / "qwen_3_4b_fp8_mixed.safetensors", made.qwen3(), "comfy_quant")
-    made.write(place / "vae" / "ae.safetensors", made.vae())
-    encoders = made.under("text_encoders.clip_l.transformer.", made.clip_l()) | made.under(
-        "text_encoders.t5xxl.transformer.", made.t5()
+        formats.write(unet / f"{name}.safetensors", flux_files.flux())
+    formats.write(unet / "flux1-schnell.safetensors", flux_files.flux(guided=False))
+    formats.write(unet / "flux1-fill-dev.safetensors", flux_files.flux(channels=384))
+    formats.write(unet / "flux1-canny-dev.safetensors", flux_files.flux(channels=128))
+    formats.write(
+        unet / "flux1-dev-kontext_fp8_scaled.safetensors", flux_files.flux(), "scaled_fp8"
     )
-    vae = made.under("first_stage_model.", made.vae())
-    network = made.under(made.PREFIX, made.flux(guided=False))
+    formats.write(unet / "z_image_bf16.safetensors", z_image_files.z_image())
+    formats.write(unet / "z_image_turbo_bf16.safetensors", z_image_files.z_image())
+    formats.write(
+        unet / "z_image_turbo_int8_convrot.safetensors", z_image_files.z_image(), "convrot"
+    )
+    patch = place / "model_patches" / "Z-Image-Turbo-Fun-Controlnet-Union.safetensors"
+    formats.write(patch, z_image_files.z_image_control())
+    formats.write(clip / "clip_l.safetensors", text_encoders.clip_l())
+    formats.write(clip / "t5xxl_fp16.safetensors", text_encoders.t5())
+    formats.write(clip / "t5xxl_fp8_e4m3fn_scaled.safetensors", text_encoders.t5(), "scaled_fp8")
+    formats.write(clip / "qwen_3_4b.safetensors", text_encoders.qwen3())
+    formats.write(clip / "qwen_3_4b_fp8_mixed.safetensors", text_encoders.qwen3(), "comfy_quant")
+    formats.write(place / "vae" / "ae.safetensors", flux_files.vae())
+    encoders = shared.under(
+        "text_encoders.clip_l.transformer.", text_encoders.clip_l()
+    ) | shared.under("text_encoders.t5xxl.transformer.", text_encoders.t5())
+    vae = shared.under("first_stage_model.", flux_files.vae())
+    network = shared.under(shared.PREFIX, flux_files.flux(guided=False))
     checkpoints = place / "checkpoints"
-    made.write(checkpoints / "flux1-schnell-fp8.safetensors", network | encoders | vae, "fp8")
-    sd3 = made.under(made.PREFIX, {name: 0.05 * one for name, one in original(3, 1).items()})
-    encoders |= made.under("text_encoders.clip_g.transformer.", made.clip_g())
-    made.write(
+    formats.write(checkpoints / "flux1-schnell-fp8.safetensors", network | encoders | vae, "fp8")
+    sd3 = shared.under(shared.PREFIX, {name: 0.05 * one for name, one in original(3, 1).items()})
+    encoders |= shared.under("text_encoders.clip_g.transformer.", text_encoders.clip_g())
+    formats.write(
         checkpoints / "sd3.5_large_fp8_scaled.safetensors", sd3 | encoders | vae, "scaled_fp8"
     )
     return place

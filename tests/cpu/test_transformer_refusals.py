@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from stand_ins import sentence_pieces
 from transformers_made import EACH, in_stages, inputs, region
 
 from katz_graph.core.errors import InputError
@@ -23,6 +22,7 @@ from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.testing.random_models import Kind, draw_network
 from katz_graph.testing.requests import bind, local_engine, sample
+from katz_graph.testing.stand_ins.text_encoders import sentence_pieces
 
 
 def test_a_latent_of_another_model_s_channels_is_refused(folders: dict[Kind, Path]) -> None:

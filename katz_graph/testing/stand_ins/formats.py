@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+GROUP = 64  # inputs that are rotated together
 FP8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 
 
@@ -19,19 +20,11 @@ def turned(size: int) -> Tensor:
     """
     digits = [[number // 4**place % 4 for place in range(8)] for number in range(size)]
     places = range(round(torch.tensor(float(size)).log2().item()) // 2)
-    return (
-        torch.tensor(
-            [
-                [
-                    (-1.0) ** sum(row[place] + column[place] == 3 for place in places)
-                    for column in digits
-                ]
-                for row in digits
-            ],
-            dtype=torch.float64,
-        )
-        / size**0.5
-    )
+    signs = [
+        [(-1.0) ** sum(row[place] + column[place] == 3 for place in places) for column in digits]
+        for row in digits
+    ]
+    return torch.tensor(signs, dtype=torch.float64).div_(size**0.5)
 
 
 def reference(weight: Tensor, scale: Tensor, rotated: int = 0) -> Tensor:
@@ -98,3 +91,33 @@ class Files:
         ):
             save_file({name: one.contiguous() for name, one in tensors.items()}, path, said)
         return paths
+
+
+def write(path: Path, tensors: dict[str, Tensor], kind: str = "") -> None:
+    """Writes a file. `kind`: empty for bfloat16; `fp8` for 8-bit weights without scales; `convrot`
+    for rotated 8-bit integers; else a marker of `Files`, for two-dimensional weights
+    with scales.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not kind:
+        save_file({name: one.to(torch.bfloat16) for name, one in tensors.items()}, path)
+        return
+    if kind == "fp8":
+        save_file({name: one.to(torch.float8_e4m3fn) for name, one in tensors.items()}, path)
+        return
+    files = Files(tensors, "comfy_quant" if kind == "convrot" else kind)
+    for name, tensor in tensors.items():
+        layer = name.removesuffix(".weight")
+        if (
+            name.endswith(".weight")
+            and tensor.ndim == 2
+            and "embed" not in name
+            and tensor.shape[1] % GROUP == 0
+        ):
+            if kind == "convrot":
+                files.store(layer, "int8_tensorwise", rotated=GROUP)
+            else:
+                files.store(layer, "float8_e4m3fn", rows=False)
+    made, _ = files.save(path.parent)
+    made.rename(path)
+    (path.parent / "wide.safetensors").unlink()

@@ -1,0 +1,56 @@
+"""Finds the stand-in for a file that official workflow templates name: in the families' modules
+`stand_ins`, and among text encoders and VAEs.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from katz_graph.files.folders import KINDS
+from katz_graph.models.families import FAMILIES
+from katz_graph.models.families.shared.stand_ins import StandIn
+from katz_graph.testing.stand_ins import text_encoders, vaes
+from katz_graph.testing.stand_ins.formats import write
+
+SHARED = (
+    StandIn("clip", r"^clip_l", text_encoders.clip_l),
+    StandIn("clip", r"^clip_g", text_encoders.clip_g),
+    StandIn("clip", r"^t5xxl", text_encoders.t5),
+    StandIn("clip", r"^qwen_3_4b", text_encoders.qwen3),
+    StandIn("clip", r"^qwen_2\.5_vl_7b", text_encoders.qwen25_vl),
+    StandIn("clip", r"^qwen3vl_4b", text_encoders.qwen3_vl),
+    StandIn("vae", r"^qwen_image_layered_vae", partial(vaes.qwen_image_vae, channels=4)),
+    StandIn("vae", r"^(qwen_image_vae|marigold_v2)", vaes.qwen_image_vae),
+)
+FORMATS = (  # a pattern of names, and the kind for `write`
+    (r"int8.?convrot", "convrot"),
+    (r"fp8_scaled", "scaled_fp8"),
+    (r"fp8_?mixed", "comfy_quant"),
+    (r"fp8", "fp8"),
+    (r"", ""),
+)
+
+
+@cache
+def stand_ins() -> tuple[StandIn, ...]:
+    names = [f"katz_graph.models.families.{family}.stand_ins" for family in FAMILIES]
+    found = [import_module(name).STAND_INS for name in names if find_spec(name) is not None]
+    return (*(one for each in found for one in each), *SHARED)
+
+
+def write_stand_in(models: Path, folder: str, name: str) -> bool:
+    """Writes a file's stand-in in the format that its name says; returns whether one exists.
+    `folder`: the kind of its folder.
+    """
+    those = (one for one in stand_ins() if one.folder == folder and re.search(one.names, name))
+    found = next(those, None)
+    if found is None:
+        return False
+    path = models / KINDS[folder].folders[0] / name
+    if not path.exists():
+        write(path, found.tensors(), next(kind for mark, kind in FORMATS if re.search(mark, name)))
+    return True

@@ -1,0 +1,77 @@
+"""Stand-in files have the names and shapes of the stock modules, after diffusers' conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+import transformers
+from diffusers.loaders import single_file_utils
+from torch import Tensor
+
+from katz_graph.testing.stand_ins import text_encoders, vaes
+
+Tensors = dict[str, Tensor]
+TEXT = {"hidden_size": 64, "intermediate_size": 96}
+
+
+def converted(name: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: getattr(single_file_utils, f"convert_{name}_to_diffusers")(dict(tensors))
+
+
+def in_transformers(tensors: Tensors) -> Tensors:
+    """Returns the tensors with transformers' names of Qwen2.5-VL."""
+    rename = {"visual.": "model.visual.", "model.": "model.language_model.", "lm_head.": "lm_head."}
+    return {
+        rename[start] + name.removeprefix(start): one
+        for name, one in tensors.items()
+        for start in rename
+        if name.startswith(start)
+    }
+
+
+def qwen25_vl() -> Any:
+    text = {"num_hidden_layers": 2, "num_attention_heads": 1, "num_key_value_heads": 1}
+    vision = {"depth": 2, "hidden_size": 80, "num_heads": 1, "out_hidden_size": 128}
+    text |= TEXT | {"vocab_size": 152064, "hidden_size": 128}
+    return transformers.Qwen2_5_VLForConditionalGeneration(
+        transformers.Qwen2_5_VLConfig(
+            text_config=text, vision_config=vision | {"intermediate_size": 96}
+        )
+    )
+
+
+def qwen3_vl() -> Any:
+    text = {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+    vision = {"depth": 3, "hidden_size": 72, "num_heads": 1, "out_hidden_size": 64}
+    vision |= {"intermediate_size": 96, "deepstack_visual_indexes": [0, 1, 2]}
+    text |= TEXT | {"vocab_size": 151936, "head_dim": 16}
+    return transformers.Qwen3VLForConditionalGeneration(
+        transformers.Qwen3VLConfig(text_config=text, vision_config=vision)
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "convert", "stock"),
+    [
+        (text_encoders.qwen25_vl, in_transformers, qwen25_vl),
+        (lambda: text_encoders.qwen3_vl(4, generates=True), dict, qwen3_vl),
+        (
+            vaes.qwen_image_vae,
+            converted("wan_vae"),
+            lambda: diffusers.AutoencoderKLQwenImage(base_dim=8),
+        ),
+    ],
+)
+def test_a_stand_in_has_the_tensors_of_the_stock_module(
+    made: Callable[[], Tensors], convert: Callable[[Tensors], Tensors], stock: Callable[[], Any]
+) -> None:
+    with torch.device("meta"):
+        wanted = stock().state_dict()
+    found = convert(made())
+    assert {name: one.shape for name, one in found.items()} == {
+        name: one.shape for name, one in wanted.items()
+    }
