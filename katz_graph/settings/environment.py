@@ -127,6 +127,11 @@ def fetched_files() -> tuple[Path, float]:
     return _cache() / "fetched", most * GB
 
 
+def made_tokenizers() -> Path:
+    """Returns the folder of tokenizers made from vocabularies in other formats."""
+    return _cache() / "tokenizers"
+
+
 def pin_cache() -> None:
     """Makes the cache folder independent of the working directory."""
     os.environ["KATZ_CACHE"] = str(_cache().absolute())

@@ -5,6 +5,7 @@ transformers do, which also see pictures and predict words.
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
@@ -25,7 +26,7 @@ from katz_graph.models.loading.sources import clip_recipe
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.text.encoder import encode
 from katz_graph.models.text.kinds import text_width
-from katz_graph.models.text.tokens import load_tokenizer, prompt_length, text_size
+from katz_graph.models.text.tokens import load_tokenizer, prompt_length, sequence, text_size
 
 LAYERS, PAD = 4, "<|endoftext|>"
 WORDS = (PAD, "<|im_start|>", "<|im_end|>")
@@ -79,13 +80,30 @@ def qwen3() -> Any:
     return transformers.Qwen3ForCausalLM(config)
 
 
+def mistral3() -> Any:
+    rope = {"rope_type": "default", "rope_theta": 1e9}
+    text = {**SIZES, "model_type": "mistral", "head_dim": 128, "rms_norm_eps": 1e-5}
+    sees = {"model_type": "pixtral", "hidden_size": 16, "intermediate_size": 8, "head_dim": 8}
+    sees |= {"num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+    config = transformers.Mistral3Config(
+        text_config={**text, "rope_parameters": rope}, vision_config=sees
+    )
+    return transformers.Mistral3ForConditionalGeneration(config)
+
+
 STOCK: dict[str, Callable[[], Any]] = {
     "qwen2_5_vl": qwen2_5_vl,
     "qwen3_vl": qwen3_vl,
     "qwen3": qwen3,
+    "mistral3": mistral3,
 }
 IN_FILES = {  # prefixes of parts in transformers' modules, and in ComfyUI's files
-    "qwen2_5_vl": {"model.language_model.": "model.", "model.visual.": "visual."}
+    "qwen2_5_vl": {"model.language_model.": "model.", "model.visual.": "visual."},
+    "mistral3": {
+        "model.language_model.": "model.",
+        "model.vision_tower.": "vision_tower.",
+        "model.multi_modal_projector.": "multi_modal_projector.",
+    },
 }
 
 
@@ -113,6 +131,8 @@ def places(stock: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> P
             for before, after in IN_FILES.get(name, {}).items():
                 key = key.replace(before, after)
             tensors[key] = tensor.clone()
+        if name == "mistral3":
+            tensors["tekken_model"] = tekken()
         save_file(tensors, folder / f"{name}.safetensors")
     return folder
 
@@ -125,6 +145,23 @@ def tokenizer() -> Any:
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens([AddedToken(word, special=True) for word in WORDS])
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token=PAD)
+
+
+def tekken(**changed: Any) -> Tensor:
+    """Returns a vocabulary of bytes and a word of two, as Mistral's files have it."""
+    words = [bytes([byte]) for byte in range(256)] + [b" a"]
+    special = {1: "<s>", 3: "[INST]", 4: "[/INST]", 11: "<pad>"}
+    model = {
+        "config": {"pattern": r" ?\w+|\s+|.", "default_vocab_size": 300},
+        "vocab": [
+            {"rank": rank, "token_bytes": b64encode(word).decode()}
+            for rank, word in enumerate(words)
+        ],
+        "special_tokens": [
+            {"rank": rank, "token_str": special.get(rank, f"<{rank}>")} for rank in range(20)
+        ],
+    }
+    return torch.frombuffer(bytearray(json.dumps(model | changed).encode()), dtype=torch.uint8)
 
 
 def loaded(place: Path, layout: TextLayout) -> ClipRecipe:
@@ -223,6 +260,62 @@ def test_weights_that_texts_do_not_use_are_not_counted(stock: dict[str, Any], pl
         wanted = sum(weight.numel() for weight in text.parameters())
         for place in (places / name, places / f"{name}.safetensors"):
             assert count_values(clip_recipe([place]).encoders[0].encoder) == wanted
+
+
+MISTRAL = TextLayout(template="<s>[INST]{}[/INST]", states=(1, 3), fill=Fill(12, left=True))
+
+
+def test_mistral_s_words_are_in_its_file_and_the_made_tokenizer_is_stored(
+    places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KATZ_CACHE", str(tmp_path))
+    (one,) = clip_recipe([places / "mistral3.safetensors"]).encoders
+    expected = [11] * 6 + [1, 3, 20 + ord("i"), 20 + 256, 20 + ord("!"), 4]
+    stored = tmp_path / "tokenizers"
+    for damaged in (False, False, True):  # converted, read, and converted again
+        load_tokenizer.cache_clear()
+        for made in stored.glob("*" if damaged else "none"):
+            made.write_text("{")
+        assert [token for token, _ in sequence(load_tokenizer(one), "i a!", MISTRAL)] == expected
+    (made,) = stored.iterdir()
+    assert json.loads(made.read_text())["model"]["type"] == "BPE"
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_a_cut_mistral_gives_its_last_layer_s_output(
+    norm: bool, stock: dict[str, Any], places: Path, tmp_path: Path
+) -> None:
+    """Files of the layers up to the last state in use may lack the final norm."""
+    tensors = load_file(places / "mistral3.safetensors")
+    without = "model.layers.3." if norm else ("model.layers.3.", "model.norm.")
+    left = {name: one for name, one in tensors.items() if not name.startswith(without)}
+    save_file(left, tmp_path / "cut.safetensors")
+    whole = loaded(places / "mistral3.safetensors", MISTRAL)
+    cut = clip_recipe([tmp_path / "cut.safetensors"], layout=MISTRAL)
+    words = whole.encoders[0].tokenizer
+    cut = replace(cut, encoders=(replace(cut.encoders[0], tokenizer=words),))
+    for clip in (whole, cut):
+        assert torch.equal(encoded(clip, "a cube"), expected(stock["mistral3"], MISTRAL, "a cube"))
+
+
+def test_a_mistral_without_words_is_refused(places: Path, tmp_path: Path) -> None:
+    tensors = load_file(places / "mistral3.safetensors")
+    path = tmp_path / "mistral.safetensors"
+    for name, words in (
+        ("broken", torch.frombuffer(bytearray(b'{"config": '), dtype=torch.uint8)),
+        ("no words", tekken(vocab=None)),
+        ("no <pad>", tekken(special_tokens=[{"rank": 0, "token_str": "<s>"}])),
+    ):
+        save_file(tensors | {"tekken_model": words}, path)
+        problem = r"mistral\.safetensors: its tensor tekken_model cannot .*: (not )?a tekken vocab"
+        with pytest.raises(InputError, match=problem):
+            prompt_length(Prompt(clip_recipe([path]), name))
+    layer = "model.layers.0.self_attn.{}_proj.weight"
+    shapes = {layer.format("q"): 128, layer.format("k"): 128, "model.embed_tokens.weight": 2}
+    shapes["model.layers.0.mlp.gate_proj.weight"] = 1
+    save_file({name: torch.zeros(rows, 5120) for name, rows in shapes.items()}, path)
+    with pytest.raises(InputError, match=r"mistral\.saf.* a Mistral 3 has no tok.* tekken_model"):
+        clip_recipe([path])
 
 
 def encoder(architecture: str, width: int) -> Component:

@@ -20,6 +20,7 @@ PROJECTING_WIDTH = 1280  # of OpenCLIP's ViT-bigG, the text encoder with a proje
 OPEN_CLIP_WIDTHS = (1024, PROJECTING_WIDTH)  # ViT-H and ViT-bigG
 VOCABULARY, T5_VOCABULARY = 49408, 32128
 EMBEDDING = "embed_tokens.weight"  # of a language model
+MISTRAL3_WIDTH = 5120
 LANGUAGE_HEAD_WIDTH = 128  # unless norms of its queries have another
 
 
@@ -127,10 +128,10 @@ def bert_configuration(shapes: Shapes) -> dict[str, Any]:
 
 
 def language_configuration(shapes: Shapes) -> dict[str, Any]:
-    """Derives the configuration of a Qwen3Model, or of a Qwen2.5-VL or Qwen3-VL with its text part
-    alone. Raises KeyError with the name of a missing tensor.
+    """Derives the configuration of a Qwen3Model, or of a Qwen2.5-VL, Qwen3-VL or Mistral 3 with its
+    text part alone. Raises KeyError with the name of a missing tensor.
     """
-    before = text_prefix(shapes)
+    before, said = text_prefix(shapes), "tekken_model" in shapes
     shapes = {name.removeprefix(before): shape for name, shape in shapes.items()}
     vocabulary, width = shapes[EMBEDDING]
     attention = "layers.0.self_attn."
@@ -161,17 +162,24 @@ def language_configuration(shapes: Shapes) -> dict[str, Any]:
     if biased:
         text = sizes | {"max_position_embeddings": 128000}
         return _with_pictures("Qwen2_5_VL", "qwen2_5_vl", text, theta=1e6)
+    if said or width == MISTRAL3_WIDTH:
+        # a model that is cut behind its last state in use needs no final norm
+        text = sizes | {"head_dim": head, "max_position_embeddings": 131072}
+        text |= {} if "norm.weight" in shapes else {"final_norm": False}
+        return _with_pictures("Mistral3", "mistral3", text, theta=1e9, eps=1e-5)
     raise InputError(
-        "a language model with neither norms of its queries nor biases, expected Qwen3, Qwen3-VL "
-        "or Qwen2.5-VL"
+        "a language model with neither norms of its queries nor biases, expected Qwen3, Qwen3-VL, "
+        "Qwen2.5-VL or Mistral 3"
     )
 
 
-def _with_pictures(name: str, kind: str, text: dict[str, Any], theta: float) -> dict[str, Any]:
+def _with_pictures(
+    name: str, kind: str, text: dict[str, Any], theta: float, eps: float = 1e-6
+) -> dict[str, Any]:
     """Returns the configuration of a model that sees pictures from that of its text part."""
     text |= {
-        "model_type": f"{kind}_text",
-        "rms_norm_eps": 1e-6,
+        "model_type": "mistral" if kind == "mistral3" else f"{kind}_text",
+        "rms_norm_eps": eps,
         "rope_parameters": {"rope_type": "default", "rope_theta": theta},
     }
     return {

@@ -100,6 +100,8 @@ def text_module(values: Mapping[str, Any], kind: EncoderKind) -> Any:
     module = getattr(transformers, kind.model)(settings)
     if kind is BERT:
         module.pooler = None  # missing in some files and unused by networks
+    if getattr(settings, "final_norm", True) is False:
+        module.norm = None  # missing in files of a part of the layers
     if hasattr(module, "shared"):  # T5 has its embedding under two names
         module.encoder.embed_tokens = module.shared
     return module

@@ -38,7 +38,7 @@ from katz_graph.models.loading.identity import (
     header,
 )
 from katz_graph.models.loading.quantised import stored_weights
-from katz_graph.models.text.kinds import BERT, CLIP, MT5, QWEN3, T5, EncoderKind
+from katz_graph.models.text.kinds import BERT, CLIP, MT5, QWEN3, T5, EncoderKind, kind_of
 from katz_graph.models.text.vocabularies import in_file, on_hub, text_encoder
 from katz_graph.models.vae.kinds import KINDS as VAES
 from katz_graph.models.vae.kinds import VaeKind
@@ -165,7 +165,10 @@ def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:
             )
             for prefix, kind in inside
         )
-    return (text_encoder(_component(file, list(TEXT_ENCODERS.values()), "a text encoder")),)
+    alone = _component(file, list(TEXT_ENCODERS.values()), "a text encoder")
+    words = kind_of(alone).vocabulary
+    own = in_file(file.identity, words) if words and words in file.shapes else None
+    return (text_encoder(alone, own),)
 
 
 def check_checkpoint(file: Contents) -> None:

@@ -42,6 +42,7 @@ class EncoderKind:
     # class of transformers for the configuration of a model that sees pictures, which contains the
     # configuration of its text part
     whole: str = ""
+    vocabulary: str = ""  # tensor of single files with the words, if the package does not have them
     sizes: tuple[tuple[int, str], ...] = ()  # published models: width, and size in messages
 
 
@@ -104,7 +105,21 @@ MT5 = EncoderKind(
     overflows=True,
 )
 BERT = EncoderKind("bert", "BERT", "BertModel", "BertConfig", "BertTokenizer", "hydit_clip")
-EVERY = (CLIP, PROJECTING, T5, MT5, QWEN3, QWEN3_VL, QWEN2_5_VL, BERT)
+MISTRAL3 = EncoderKind(
+    "mistral3",
+    "Mistral 3",
+    "MistralModel",
+    "MistralConfig",
+    "PreTrainedTokenizerFast",
+    "mistral3_24b",
+    causal=True,
+    overflows=True,
+    architectures=("Mistral3ForConditionalGeneration", "Mistral3Model"),
+    whole="Mistral3Config",
+    vocabulary="tekken_model",
+    sizes=((5120, "Small"),),
+)
+EVERY = (CLIP, PROJECTING, T5, MT5, QWEN3, QWEN3_VL, QWEN2_5_VL, MISTRAL3, BERT)
 MODULES = {kind.model: kind for kind in reversed(EVERY)}
 KINDS = {
     name: kind

@@ -22,6 +22,7 @@ from katz_graph.models.text.kinds import joined_length, kind_of, row_of, split, 
 from katz_graph.models.text.prompt import Token, chunks, unescaped, weighted_segments
 from katz_graph.models.text.recipe import TextSize
 from katz_graph.models.text.sentence_pieces import sentence_piece_tokenizer
+from katz_graph.models.text.tekken import tekken_tokenizer
 from katz_graph.models.text.textual_inversion import pieces, vectors
 
 T = TypeVar("T")
@@ -158,18 +159,21 @@ def load_tokenizer(encoder: TextEncoderRecipe) -> Any:
     """Loads and caches the tokenizer of a text encoder. Raises InputError for files of another
     kind.
     """
-    part, name = encoder.tokenizer, kind_of(encoder.encoder).tokenizer
+    part, kind = encoder.tokenizer, kind_of(encoder.encoder)
+    place = f"its tensor {part.prefix} " if part.prefix else ""
     with quiet(logging):
         try:
-            if (model := _sentence_pieces(part)) is not None:
+            if part.prefix and kind.vocabulary:
+                loaded = tekken_tokenizer(read_bytes(part.files[0], part.prefix))
+            elif (model := _sentence_pieces(part)) is not None:
                 loaded = sentence_piece_tokenizer(model)
             else:
-                loaded = getattr(transformers, name).from_pretrained(
+                loaded = getattr(transformers, kind.tokenizer).from_pretrained(
                     part.folder, local_files_only=True, **json.loads(part.configuration or "{}")
                 )
         except Exception as error:  # the tokenizers library raises bare Exception
             raise InputError(
-                f"{part.folder}: cannot be loaded as {name}: {first_line(error)}"
+                f"{part.folder}: {place}cannot be loaded as {kind.tokenizer}: {first_line(error)}"
             ) from error
     check = check_unchanged if part.prefix else check_content
     check(*part.files)

@@ -38,9 +38,10 @@ def text_encoder(encoder: Component, own: Component | None = None) -> TextEncode
         whole = configuration_identity(folder / "tokenizer.json")
         return TextEncoderRecipe(encoder, Component(str(folder), (whole,)))
     if not kind.rows:
+        tensor = f", or in a file's tensor {kind.vocabulary}" if kind.vocabulary else ""
         raise InputError(
             f"{encoder.folder}: a {kind.title} has no tokenizer: expected one in its folder, or "
-            "in the pipeline's next to it"
+            f"in the pipeline's next to it{tensor}"
         )
     folder = TOKENIZERS / "clip_tokenizer"
     files = tuple(configuration_identity(folder / name) for name in ("vocab.json", "merges.txt"))
@@ -69,7 +70,7 @@ def _text_part(encoder: Component) -> Component:
 
 
 def in_file(file: FileIdentity, tensor: str) -> Component:
-    """Returns a tokenizer stored in a tensor of a file, as a sentencepiece model."""
+    """Returns a tokenizer stored in a tensor of a file, as a sentencepiece or tekken model."""
     return Component(file.path, (file,), prefix=tensor)
 
 
