@@ -96,7 +96,7 @@ class StageCalls(PlanningEngine[Program]):
         return PlanningEngine.decode_latent(self, vae, samples, context, tile)
 
     def _note(self, stage: Stage, vae: VaeRecipe, latent: Tensor, tile: Tile | None) -> None:
-        batch, _, height, width = latent.shape
+        batch, (height, width) = len(latent), latent.shape[-2:]
         if tile is not None:
             side = tile.side // latent_space(vae).factor
             height, width = min(side, height), min(side, width)

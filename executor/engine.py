@@ -68,6 +68,7 @@ from katz_graph.models.families.shared.stages import TEXT, VAE_DECODE, VAE_ENCOD
 from katz_graph.node.types import Context
 from katz_graph.planner.changes import changed
 from katz_graph.planner.queries import opaque_functions, switches
+from katz_graph.planner.region import as_given
 from katz_graph.planner.template import TemplateRequest
 
 if TYPE_CHECKING:
@@ -379,7 +380,8 @@ class DeviceEngine:
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         """Samples on the devices of a lease. May be called from several threads concurrently."""
         with context.waiting():
-            return self._sample(self._choose_start(region, context), context)
+            samples, denoised = self._sample(self._choose_start(region, context), context)
+        return as_given(samples), as_given(denoised)
 
     def _choose_start(self, region: Region, context: Context) -> ChosenStart:
         """Returns the request to run: from a similar picture, if that is allowed and one is near

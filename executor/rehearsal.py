@@ -32,7 +32,7 @@ from katz_graph.models.text.recipe import length, prompts
 from katz_graph.models.text.tokens import prompt_length
 from katz_graph.models.vae.kinds import latent_space, picture_channels
 from katz_graph.node.types import BUILTIN, Context, NodeType
-from katz_graph.planner.region import region_nodes
+from katz_graph.planner.region import as_given, region_nodes
 from katz_graph.planner.written_step import WrittenStep, written_step
 
 Made = TypeVar("Made")
@@ -53,7 +53,7 @@ class PlanningEngine(Generic[Made]):
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         self.programs.append(self.compile(region))
-        latent: LatentSamples = region.begin.inputs["latent_image"]
+        latent = as_given(region.begin.inputs["latent_image"])
         return latent, latent
 
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:

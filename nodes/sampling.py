@@ -188,7 +188,7 @@ class AddNoise(Node, category="sampling/custom_sampling/noise", title="Add Noise
     """
 
     def run(self, model: Model, noise: Noise, sigmas: Sigmas, latent_image: Latent) -> Latent:
-        from katz_graph.planner.region import fit_empty
+        from katz_graph.planner.region import as_given, fit_latent
         from katz_graph.planner.sampling import table_of
         from katz_graph.sampling.noise import initial_noise
 
@@ -197,7 +197,7 @@ class AddNoise(Node, category="sampling/custom_sampling/noise", title="Add Noise
         level = float((sigmas[0] - sigmas[-1]).abs() if len(sigmas) > 1 else sigmas[0])
         path = table_of(model).path
         path.check((level, 0.0))
-        latent = fit_empty(latent_image, model)
+        latent = fit_latent(latent_image, model)
         start = model.latent.starting(latent["samples"])
         drawn = (
             initial_noise(start.shape, noise.seed, latent.get("batch_index"))
@@ -205,10 +205,8 @@ class AddNoise(Node, category="sampling/custom_sampling/noise", title="Add Noise
             else start * 0.0
         )
         noisy = model.latent.restored(path.noised(start, drawn, level))
-        return cast(
-            LatentSamples,
-            {**latent, "samples": noisy.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)},
-        )
+        finite = noisy.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        return as_given(cast(LatentSamples, {**latent, "samples": finite}))
 
 
 def _over_sigmas(

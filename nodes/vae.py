@@ -12,7 +12,7 @@ from pydantic import Field
 from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LatentSamples
 from katz_graph.core.recipe import Concatenated, Picture, Tile
-from katz_graph.models.vae.kinds import latent_space
+from katz_graph.models.vae.kinds import latent_space, picture_channels
 from katz_graph.node import Node, Widget
 from katz_graph.node.types import Context
 from katz_graph.node.wires import Conditioning, Image, Latent, Mask, Vae
@@ -56,7 +56,7 @@ class VAEEncode(Node, category="latent"):
     def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
         return {
             "samples": context.engine.encode_image(
-                vae, whole_cells(self, pixels[..., :3], vae, context), context
+                vae, whole_cells(self, _shown(pixels, vae), vae, context), context
             )
         }
 
@@ -75,7 +75,7 @@ class VAEEncodeTiled(Node, category="experimental", title="VAE Encode (Tiled)"):
         tile = _tile(self.tile_size, self.overlap)
         return {
             "samples": context.engine.encode_image(
-                vae, whole_cells(self, pixels[..., :3], vae, context), context, tile
+                vae, whole_cells(self, _shown(pixels, vae), vae, context), context, tile
             )
         }
 
@@ -151,6 +151,11 @@ class InstructPixToPixConditioning(
             for side in (positive, negative)
         ]
         return sides[0], sides[1], {"samples": shown * 0.0}
+
+
+def _shown(pixels: Image, vae: Vae) -> Tensor:
+    """Returns the channels that the VAE reads: colours, and alpha if it has alpha."""
+    return pixels[..., : picture_channels(vae)]
 
 
 def _tile(side: int, overlap: int) -> Tile:

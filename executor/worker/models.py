@@ -18,6 +18,7 @@ from torch import Tensor
 
 from katz_graph.adapters.encoders import TextParts, text_parts
 from katz_graph.adapters.recipes import clips_of
+from katz_graph.core.latent_space import of_pictures
 from katz_graph.core.recipe import (
     ClipRecipe,
     Component,
@@ -72,7 +73,7 @@ from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.recipe import clips
 from katz_graph.models.vae import coding as vae
 from katz_graph.models.vae.halves import check_half
-from katz_graph.models.vae.kinds import overflows
+from katz_graph.models.vae.kinds import latent_space, overflows
 from katz_graph.upscale.networks import load_upscaler, network_peak, size_of
 
 TEXT_BYTES = 64 << 20  # of a device's memory, for encodings of prompts
@@ -309,15 +310,17 @@ class DeviceModels(ResidentHooks):
     def decode_latent(
         self, recipe: VaeRecipe, samples: Tensor, tile: Tile | None = None
     ) -> tuple[Tensor, Notes]:
-        """Decodes unscaled [B, C, h, w] to [B, H, W, 3] in 0..1 on the CPU; in tiles if requested,
-        or if a whole image does not fit into memory.
+        """Decodes unscaled [B, C, h, w] or [B, C, 1, h, w] to [B, H, W, 3], or with alpha [B, H, W,
+        4], in 0..1 on the CPU; in tiles if requested, or if a whole image does not fit into memory.
         """
+        samples = of_pictures(samples)
+        vae.check_samples(latent_space(recipe), samples, recipe.vae.folder)
         return self._by_vae(recipe, VAE_DECODE, samples, tile)
 
     def encode_image(
         self, recipe: VaeRecipe, pixels: Tensor, tile: Tile | None = None
     ) -> tuple[Tensor, Notes]:
-        """Encodes [B, H, W, 3] in 0..1 to unscaled [B, C, h, w] on the CPU; tiles as in
+        """Encodes [B, H, W, 3 or 4] in 0..1 to unscaled [B, C, h, w] on the CPU; tiles as in
         `decode_latent`.
         """
         return self._by_vae(recipe, VAE_ENCODE, pixels, tile)
@@ -496,6 +499,5 @@ def _sizes(module: Any, stage: Stage, given: Tensor) -> tuple[int, int, int]:
     if stage is VAE_ENCODE:
         vae.check_pixels(given)
         return given.shape[0], given.shape[1], given.shape[2]
-    vae.check_samples(module, given)
     factor = vae.space(module).factor
     return given.shape[0], given.shape[2] * factor, given.shape[3] * factor

@@ -5,8 +5,11 @@ exchange. Must not know models. Never imports torch.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypedDict
+
+from katz_graph.core.added_fields import ADDED, Growing
+from katz_graph.core.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,10 +18,11 @@ Factors = float | tuple[float, ...]
 """One value for all channels, or one for each."""
 
 SAME = 1e-4  # relative tolerance for equal scales and shifts
+FRAME_AXES = 5  # of a latent with frames, [B, C, F, h, w]
 
 
-@dataclass(frozen=True, slots=True)
-class LatentSpace:
+@dataclass(frozen=True, slots=True, repr=False)
+class LatentSpace(Growing):
     """Describes the latents [B, channels, H/factor, W/factor] of a VAE. Models are trained on
     (latent - shift) · scale.
     """
@@ -27,6 +31,7 @@ class LatentSpace:
     factor: int  # pixels per side of a cell
     scale: Factors  # 1 / deviation
     shift: Factors = 0.0  # mean
+    frames: bool = field(default=False, metadata=ADDED)  # an axis of frames: [B, C, F, h, w]
 
     @classmethod
     def of_statistics(
@@ -90,15 +95,35 @@ class LinearMap:
 
     rows: tuple[tuple[float, float, float], ...]
     bias: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    patch: int = 1  # cells per side that the latent packs into channels; the rows are of cells
 
 
 DEFAULT_LATENT_SPACE = LatentSpace(channels=4, factor=8, scale=0.18215)
 """Assumed for latents without a model or VAE, as in ComfyUI's nodes: cells of 8x8 pixels."""
 
 
+def of_pictures(latent: Tensor) -> Tensor:
+    """Returns a latent [B, C, h, w] without the axis of its one frame, [B, C, 1, h, w], that packs
+    may add. Raises InputError for several frames and other shapes.
+    """
+    if latent.ndim == FRAME_AXES and latent.shape[2] == 1:
+        return latent.squeeze(2)
+    if latent.ndim == FRAME_AXES:
+        raise InputError(
+            f"the latent has {latent.shape[2]} frames, expected one: pictures [B, C, h, w]; cut "
+            "it with LatentCutToBatch"
+        )
+    if latent.ndim != FRAME_AXES - 1:
+        raise InputError(
+            f"the latent has {latent.ndim} dimensions, expected 4: those of pictures [B, C, h, w]"
+        )
+    return latent
+
+
 class LatentSamples(TypedDict, total=False):
     """A latent as in ComfyUI packs. `samples` are not multiplied by the VAE's scaling factor."""
 
     samples: Tensor  # [B, C, h, w] in cells
+    frame_axis: bool  # set if a sampler returns its samples as [B, C, 1, h, w]
     noise_mask: Tensor  # [B, 1, H, W], 1 = repaint
     batch_index: list[int]

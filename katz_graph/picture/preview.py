@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import conv2d, pad, pixel_shuffle
 
 from katz_graph.core.latent_space import LinearMap
 from katz_graph.host.transfer import to_device
 
 
 def latent_picture(latent: Tensor, colours: LinearMap) -> Tensor:
-    """Converts the first of scaled latents [B, C, h, w] to uint8 [h, w, 3]."""
+    """Converts the first of scaled latents [B, C, h, w], or its first frame, to uint8 [h, w, 3]."""
     cells = latent[:1].detach().float()
+    cells = pixel_shuffle(cells if cells.ndim == 4 else cells[:, :, 0], colours.patch)
     side = 3 if len(colours.rows) > cells.shape[1] else 1
     rows, bias = (
         to_device(torch.tensor(values), cells.device) for values in (colours.rows, colours.bias)

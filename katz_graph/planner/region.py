@@ -9,12 +9,13 @@ from typing import Any
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.graph import Graph, Link
-from katz_graph.core.latent_space import LatentSamples
+from katz_graph.core.latent_space import LatentSamples, of_pictures
 from katz_graph.core.recipe import EditTemplate, ModelRecipe
 from katz_graph.ir.region import BEGIN, END, SLOTS, SWITCH, Operation, Previous, Ref, Region
 from katz_graph.models.family import architecture
 from katz_graph.models.stage_registry import stages
 from katz_graph.models.stages import NODE, Stage
+from katz_graph.models.vae.kinds import empty_in
 from katz_graph.node.types import NodeType
 
 
@@ -105,7 +106,7 @@ def bind_region(
     begin, end = operations[nodes.begin], operations[nodes.end]
     given = begin.inputs
     if "latent_image" in given and "model" in given:
-        latent = fit_empty(given["latent_image"], given["model"])
+        latent = fit_latent(given["latent_image"], given["model"])
         begin = replace(begin, inputs={**given, "latent_image": latent})
     interior = tuple(
         operations[identifier]
@@ -270,22 +271,30 @@ def _topological(graph: Graph, inside: set[str]) -> tuple[str, ...]:
         ) from None
 
 
-def fit_empty(latent: LatentSamples, model: ModelRecipe) -> LatentSamples:
-    """Returns the latent; an empty one (all zeros) gets the model's channel count. Raises
+def fit_latent(latent: LatentSamples, model: ModelRecipe) -> LatentSamples:
+    """Returns the latent as the model takes it: without the axis of one frame, see `as_given`. An
+    empty latent (all zeros) gets the model's channels, and its cells for the same picture. Raises
     InputError for a non-empty latent with another channel count, and for a shape other than [B, C,
     h, w].
     """
-    samples, channels = latent["samples"], architecture(model.network).latent_channels
-    if (dimensions := len(samples.shape)) != 4:
-        raise InputError(
-            f"the latent has {dimensions} dimensions, expected 4: those of pictures [B, C, h, w]"
-        )
-    batch, given, height, width = samples.shape
-    if given == channels:
+    space, channels = model.latent, architecture(model.network).latent_channels
+    samples = latent["samples"] if space.frames else of_pictures(latent["samples"])
+    if samples is not latent["samples"]:
+        latent = {**latent, "samples": samples, "frame_axis": True}
+    if (given := samples.shape[1]) == channels:
         return latent
     if samples.any():
         raise InputError(
             f"the latent has {given} channels, the model in {model.network.folder} takes "
             f"{channels}: encode the picture with the model's own VAE, or use an empty latent"
         )
-    return {**latent, "samples": samples.new_zeros(batch, channels, height, width)}
+    return {**latent, "samples": empty_in(replace(space, channels=channels), samples)}
+
+
+def as_given(latent: LatentSamples) -> LatentSamples:
+    """Returns a sampler's latent with the axis of one frame, if `fit_latent` removed it."""
+    if "frame_axis" not in latent:
+        return latent
+    given: LatentSamples = {**latent, "samples": latent["samples"].unsqueeze(2)}
+    del given["frame_axis"]
+    return given

@@ -31,8 +31,19 @@ def test_a_latent_of_another_model_s_channels_is_refused(folders: dict[Kind, Pat
 
 
 def test_a_latent_of_a_video_is_refused(folders: dict[Kind, Path]) -> None:
-    with pytest.raises(InputError, match="the latent has 5 dimensions, expected 4"):
-        region(folders["flux"], "flux", torch.zeros(1, 16, 1, 8, 8))
+    with pytest.raises(InputError, match=r"the latent has 3 frames, expected one: .*LatentCutTo"):
+        region(folders["flux"], "flux", torch.zeros(1, 16, 3, 8, 8))
+    with pytest.raises(InputError, match="the latent has 3 dimensions, expected 4"):
+        region(folders["flux"], "flux", torch.zeros(16, 8, 8))
+
+
+def test_a_latent_of_one_frame_is_returned_with_its_axis(folders: dict[Kind, Path]) -> None:
+    kind, latent = "flux", torch.zeros(1, 16, 8, 8)
+    with local_engine() as engine:
+        plain = sample(engine, region(folders[kind], kind, latent))
+        framed = sample(engine, region(folders[kind], kind, latent.unsqueeze(2)))
+        again = sample(engine, region(folders[kind], kind, framed))
+    assert torch.equal(framed, plain.unsqueeze(2)) and again.shape == framed.shape
 
 
 @pytest.mark.parametrize("kind", ["sd35", "z_image"])

@@ -16,7 +16,7 @@ from typing import Any
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.graph import Graph, Link
-from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE
+from katz_graph.models.vae.kinds import cell_side
 from katz_graph.node import WithUi
 from katz_graph.node.types import Context, NodeType
 from katz_graph.packs import Registry
@@ -241,11 +241,8 @@ def _size(socket: str, value: Any) -> Size | None:
         and isinstance(value, Mapping)
         and len(shape := _shape(value.get("samples"))) >= 4
     ):
-        return (
-            shape[0],
-            DEFAULT_LATENT_SPACE.pixels(shape[-2]),
-            DEFAULT_LATENT_SPACE.pixels(shape[-1]),
-        )
+        cell = cell_side(shape[1])
+        return shape[0], shape[-2] * cell, shape[-1] * cell
     shape = _shape(value) if PICTURES.intersection(names) else ()
     return (shape[0], shape[1], shape[2]) if len(shape) in (3, 4) else None
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast, get_args
 
 from katz_graph.comfy.facades.control import chain, uses
 from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import FRAME_AXES, of_pictures
 from katz_graph.core.recipe import (
     Area,
     Concatenated,
@@ -306,7 +307,7 @@ def _references(options: Mapping[str, Any]) -> References | None:
     if not latents and method is None:
         return None
     for latent in latents or ():
-        if not isinstance(latent, torch.Tensor) or latent.ndim != 4:
+        if not isinstance(latent, torch.Tensor) or latent.ndim not in (4, FRAME_AXES):
             got = (
                 list(latent.shape)
                 if isinstance(latent, torch.Tensor)
@@ -322,6 +323,5 @@ def _references(options: Mapping[str, Any]) -> References | None:
             f"the conditioning has reference_latents_method {method!r}, expected one of "
             f"{', '.join(placings)}"
         )
-    return References(
-        tuple(map(Picture.of, latents or ())), cast(ReferencePlacing, method or "offset")
-    )
+    pictures = tuple(Picture.of(of_pictures(latent)) for latent in latents or ())
+    return References(pictures, cast(ReferencePlacing, method or "offset"))

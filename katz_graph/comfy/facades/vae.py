@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from katz_graph.comfy.missing import refuse
 from katz_graph.core.recipe import Tile, VaeRecipe
-from katz_graph.models.vae.kinds import latent_space
+from katz_graph.models.vae.kinds import latent_space, picture_channels
 from katz_graph.node.scope import current_context
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class VaeFacade:
         return self._encode(pixel_samples, None)
 
     def decode(self, samples_in: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Decodes [B, C, h, w] to float32 [B, H, W, 3] in 0..1."""
+        """Decodes [B, C, h, w] to float32 [B, H, W, 3 or 4] in 0..1."""
         return self._decode(samples_in, None)
 
     def encode_tiled(
@@ -86,7 +86,7 @@ class VaeFacade:
         factor = self.downscale_ratio
         height, width = pixels.shape[1] // factor * factor, pixels.shape[2] // factor * factor
         top, left = (pixels.shape[1] - height) // 2, (pixels.shape[2] - width) // 2
-        return pixels[:, top : top + height, left : left + width, :3]
+        return pixels[:, top : top + height, left : left + width, : picture_channels(self.recipe)]
 
 
 def _tile(width: int | None, height: int | None, overlap: int | None, pixels: int) -> Tile:

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from katz_graph.core.errors import InputError, RunError
 from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.recipe import Tile
 from katz_graph.models.stages import named
 from katz_graph.models.vae.kinds import kind_of_module
+from katz_graph.picture.batch import like_channels
 from katz_graph.picture.compose import in_tiles
 
 
@@ -46,13 +46,15 @@ def decoded(vae: Any, latents: Tensor) -> Tensor:
     return pictures
 
 
-def check_samples(vae: Any, samples: Tensor) -> None:
-    """Raises InputError unless the VAE can decode this latent."""
-    channels = space(vae).channels
-    if samples.ndim != 4 or samples.shape[1] != channels:
+def check_samples(space: LatentSpace, samples: Tensor, place: str = "") -> None:
+    """Raises InputError unless a VAE with this space can decode the latent. `place`: the VAE's file
+    or folder.
+    """
+    if samples.ndim != 4 or samples.shape[1] != space.channels:
         raise InputError(
-            f"VAE decode: the latent has shape {list(samples.shape)}, expected [batch, "
-            f"{channels}, height, width]"
+            f"{place}{': ' if place else ''}VAE decode: the latent has shape "
+            f"{list(samples.shape)}, expected [batch, {space.channels}, height, width]: use the "
+            "VAE of the latent's model"
         )
 
 
@@ -73,7 +75,7 @@ def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
     wrong number of channels, Overflowed if half precision does not suffice, and RunError if the
     picture has NaN or infinity even in float32.
     """
-    check_samples(vae, samples)
+    check_samples(space(vae), samples)
     factor = space(vae).factor
 
     def run(z: Tensor) -> Tensor:
@@ -99,9 +101,7 @@ def encode(vae: Any, pixels: Tensor, tile: Tile | None = None) -> Tensor:
         side, overlap = tile.side // factor * factor, tile.overlap // factor * factor
         return in_tiles(x, Fraction(1, factor), side, overlap, lambda part: encoded(vae, part))
 
-    pixels = pixels[..., :channels]
-    if opaque := channels - pixels.shape[-1]:
-        pixels = pad(pixels, (0, opaque), value=1.0)
+    pixels = like_channels(pixels, channels)
     return _finite(vae, pixels.movedim(-1, 1) * 2 - 1, run, "VAE encode").float()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LatentSpace
@@ -16,6 +16,9 @@ from katz_graph.core.recipe import Component, VaeRecipe
 from katz_graph.models.configuration import config, expect_class, value_in
 from katz_graph.models.loading.configurations import Shapes
 from katz_graph.models.vae import files, statistics
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Values = Mapping[str, Any]
 """A configuration."""
@@ -218,6 +221,22 @@ def space_of(vae: Component) -> LatentSpace:
 def latent_space(vae: VaeRecipe) -> LatentSpace:
     """Returns the space of a VAE's latents. Raises InputError for an unsupported VAE."""
     return space_of(vae.vae)
+
+
+def cell_side(channels: int) -> int:
+    """Returns the pixels per side of a cell of published latents with this many channels."""
+    spaces = [kind.latent for kind in KINDS if kind.latent.channels == channels]
+    return spaces[0].factor if spaces else DEFAULT_LATENT_SPACE.factor
+
+
+def empty_in(space: LatentSpace, empty: Tensor) -> Tensor:
+    """Returns an empty latent of a space, of the size of the picture that another space's empty
+    latent [B, C, h, w] or [B, C, F, h, w] is for. Sides are rounded to whole cells.
+    """
+    batch, channels, *frames, height, width = empty.shape
+    ratio = cell_side(channels) / space.factor
+    cells = (max(1, round(side * ratio)) for side in (height, width))
+    return empty.new_zeros(batch, space.channels, *frames, *cells)
 
 
 def picture_channels(vae: VaeRecipe) -> int:

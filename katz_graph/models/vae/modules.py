@@ -54,7 +54,7 @@ def build_frame(values: Mapping[str, Any]) -> Any:
     values = dict(values)
     if values["_class_name"] != build.__name__:
         video = _with_defaults(diffusers.AutoencoderKLQwenImage, values)
-        colours = video["input_channels"]
+        colours = video.pop("input_channels")
         values = video | {
             "decoder_base_dim": video["base_dim"],
             "is_residual": False,

@@ -19,7 +19,7 @@ from katz_graph.core.recipe import Area, Conditioning, ConditioningEntry, Contro
 from katz_graph.ir.region import CROP, SLOTS
 from katz_graph.models.family import Control, check_controlnet, family_of, skipped_blocks
 from katz_graph.planner.conditioning import WHOLE, balanced, combine, within
-from katz_graph.planner.region import fit_empty
+from katz_graph.planner.region import fit_latent
 
 
 def expand_sampling(
@@ -44,7 +44,7 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
     uses = guider.model.controls  # removed from the model, or their pictures would be sent with it
     model = replace(guider.model, controls=())
     guider = replace(guider, model=model)
-    latent = fit_empty(begin_inputs["latent_image"], model)
+    latent = fit_latent(begin_inputs["latent_image"], model)
     entries = balanced(
         [getattr(guider, side) for side in guider.sides], *latent["samples"].shape[-2:]
     )

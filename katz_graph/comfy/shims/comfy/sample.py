@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.comfy.missing import missing_names
+from katz_graph.models.vae.kinds import empty_in
 
 __getattr__ = missing_names(
     __name__, "sample sample_custom prepare_sampling prepare_mask cleanup_additional_models"
@@ -28,8 +29,10 @@ def prepare_noise(
 
 
 def fix_empty_latent_channels(model: Any, latent_image: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Gives an all-zero latent the model's number of channels; returns others unchanged."""
-    channels = model.get_model_object("latent_format").latent_channels
-    if latent_image.shape[1] == channels or torch.count_nonzero(latent_image):
+    """Gives an all-zero latent the model's number of channels, and its cells for the same picture;
+    returns others unchanged.
+    """
+    space = model.get_model_object("latent_format").space
+    if latent_image.shape[1] == space.channels or torch.count_nonzero(latent_image):
         return latent_image
-    return latent_image.new_zeros(len(latent_image), channels, *latent_image.shape[2:])
+    return empty_in(space, latent_image)
