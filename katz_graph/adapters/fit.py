@@ -88,11 +88,12 @@ def check_fits(lora: LoraFile, target: Target, shapes: Shapes) -> Fitted:
             except ValueError as error:
                 raise InputError(f"{lora.path}: {layer} {error}") from None
         used.add(place)
-    if lacking and not fitted:
+    if lacking and (not fitted or _of_others(lora, target)):
         part, name = first = lacking[0]
+        others = f"{len(lacking) - 1} other" if fitted else "all other"
         raise InputError(
             f"{lora.path}: {_made_for(lora, target)}: {name_of(lora, target, first)} (shape "
-            f"{lora.parts[part][name].shape}) and all other layers of the LoRA do not exist in "
+            f"{lora.parts[part][name].shape}) and {others} layers of the LoRA do not exist in "
             "this model; choose a LoRA made for it"
         )
     return Fitted(fitted, frozenset(used))
@@ -113,11 +114,19 @@ def _joined(shapes: Sequence[Sequence[int]]) -> list[int]:
     return [sum(shape[0] for shape in shapes), *shapes[0][1:]]
 
 
+def _of_others(lora: LoraFile, target: Target) -> bool:
+    """Returns whether a file for networks matches only other families by name."""
+    if not isinstance(target, ModelFamily):
+        return False
+    families = matching_families(lora.parts[NETWORK])
+    return bool(families) and target not in families
+
+
 def _made_for(lora: LoraFile, target: Target) -> str:
     """Describes in a message the families that a misfit file matches by name."""
-    families = matching_families(lora.parts[NETWORK]) if isinstance(target, ModelFamily) else ()
-    if not isinstance(target, ModelFamily) or not families or target in families:
+    if not isinstance(target, ModelFamily) or not _of_others(lora, target):
         return "made for another architecture"
+    families = matching_families(lora.parts[NETWORK])
     return f"made for {' or '.join(one.title for one in families)}, not for {target.title}"
 
 

@@ -8,7 +8,6 @@ names of a model's modules.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -144,14 +143,24 @@ def layer_of(key: str) -> str:
 
 
 def matching_families(names: Iterable[str]) -> tuple[ModelFamily, ...]:
-    """Returns the families that match the most layer names of a file."""
-    counts: Counter[int] = Counter()
-    for name in names:
-        counts.update(place for place, family in enumerate(families()) if _has(family, name))
-    most = max(counts.values(), default=0)
+    """Returns the families that match the most layer names of a file: by their `marks`, and among
+    equals by their `roots`.
+    """
+    names = list(names)
+    counts = [
+        (sum(_marked(family, name) for name in names), sum(_has(family, name) for name in names))
+        for family in families()
+    ]
+    most = max(counts, default=(0, 0))
     return tuple(
-        family for place, family in enumerate(families()) if most and counts[place] == most
+        family for family, count in zip(families(), counts, strict=True) if count == most != (0, 0)
     )
+
+
+def _marked(family: ModelFamily, name: str) -> bool:
+    """Returns whether a layer's name, with dots or underscores, has a mark of the family."""
+    flat = f"_{name.replace('.', '_')}_"
+    return any(f"_{mark.replace('.', '_')}_" in flat for mark in family.lora.marks)
 
 
 def _has(family: ModelFamily, name: str) -> bool:

@@ -184,9 +184,10 @@ def transformer_rows(folder: Path, compared: Sequence[Kind]) -> Iterator[list[An
         place = folder / kind
         if not place.exists():
             make_pipeline(place, kind, seed=5, with_t5=True)
-            make_controlnet(place / "controlnet", kind, seed=2)
+            if kinds()[kind].control:
+                make_controlnet(place / "controlnet", kind, seed=2)
         with local_engine(batching=batching) as engine:
-            for controls in (0, 1):
+            for controls in (0, 1) if kinds()[kind].control else (0,):
                 yield [
                     f"{kind}, {controls} ControlNets, text, euler",
                     f"{BATCHED if batching else SPLIT}, stock pipeline",

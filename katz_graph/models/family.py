@@ -206,6 +206,9 @@ class Training:
     # derives the scheduler from a single file; None: files never specify it
     scheduler: Callable[[Contents, Component], Component] | None = None
     multiplier: float = 1000.0  # a flow model's timestep input is the noise level times this
+    # true if a folder's scheduler, which shifts levels by picture size, is not used: the ecosystem
+    # samples the family's models with the levels of `noise` at every size
+    own_levels: bool = False
 
     def scheduler_of(self, network: Component, file: Contents | None = None) -> Component:
         """Returns the scheduler component of a network without a scheduler's folder."""
@@ -226,6 +229,8 @@ class LoraNames:
     originals: str = ""
     # prefixes of layers whose weights library functions read, so LoRAs there are always merged
     merged: tuple[str, ...] = ()
+    # parts of paths that only this family has, where roots and shapes equal another family's
+    marks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

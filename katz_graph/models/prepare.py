@@ -102,6 +102,9 @@ PREPARED: Mapping[str, str] = {
         ),
         f"{FLUX}:FluxTransformerBlock": "flux:PreparedFluxBlock",
         f"{FLUX}:FluxSingleTransformerBlock": "flux:PreparedFluxSingleBlock",
+        "diffusers.models.transformers.transformer_qwenimage:QwenImageTransformerBlock": (
+            "qwen_image:PreparedQwenImageBlock"
+        ),
         "diffusers.models.attention:JointTransformerBlock": "sd3:PreparedJointBlock",
         "diffusers.models.transformers.transformer_sd3:SD3SingleTransformerBlock": (
             "sd3:PreparedSD3SingleBlock"

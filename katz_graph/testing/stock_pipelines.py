@@ -156,10 +156,8 @@ def stock(
         made: Tensor = pipeline(prompt=asked.texts[0], **given).images
         if output == "pt":
             return made.movedim(1, -1)
-        made = called.unpacked(made, height, width)
-        config = pipeline.vae.config
-        latent: Tensor = made / config.scaling_factor + (config.shift_factor or 0.0)
-        return latent
+        space = pipeline_recipes(asked.folder)[0].latent
+        return space.restored(called.unpacked(made, height, width))
 
     return once
 

@@ -48,6 +48,7 @@ TRANSFORMERS: Mapping[str, tuple[tuple[int, int], Mapping[str, Any]]] = {
     "sd35": ((6, 10), {}),
     "flux": ((9, 7), {}),
     "schnell": ((6, 10), {"in_channels": 384, "out_channels": 64}),
+    "qwen_image": ((9, 7), {}),
 }
 CASES = [
     ("sd1", True),

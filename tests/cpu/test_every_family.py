@@ -7,6 +7,7 @@ v-prediction.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import AutoencoderKL, DDPMScheduler
+from diffusers import AutoencoderKL, AutoencoderKLQwenImage, DDPMScheduler
 from node_calls import registry
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -42,19 +43,27 @@ class Trained:
     levels (None for other paths).
     """
 
-    scale: float
-    shift: float = 0.0
+    scale: float | tuple[float, ...]  # one, or one for each channel
+    shift: float | tuple[float, ...] = 0.0
     channels: int = 4
     flow: float | None = None
     predicts_v: bool = False
 
 
+# diffusers has the published values as defaults
+STATISTICS = inspect.signature(AutoencoderKLQwenImage.__init__).parameters
 TRAINED: Mapping[Kind, Trained] = {
     "sd1": Trained(0.18215),
     "sd35": Trained(1.5305, 0.0609, 16, 3.0),
     "flux": Trained(0.3611, 0.1159, 16, 3.1581929),  # e^1.15
     "z_image": Trained(0.3611, 0.1159, 16, 3.0),
     "hunyuan_dit": Trained(0.13025, predicts_v=True),
+    "qwen_image": Trained(
+        tuple(1 / one for one in STATISTICS["latents_std"].default),
+        tuple(STATISTICS["latents_mean"].default),
+        16,
+        3.1581929,
+    ),
 }
 
 
@@ -93,10 +102,10 @@ class Setting:
         return drawn(self.trained.channels, seed)
 
     def normalised(self, latent: Tensor) -> Tensor:
-        return (latent - self.trained.shift) * self.trained.scale
+        return (latent - of_channels(self.trained.shift)) * of_channels(self.trained.scale)
 
     def restored(self, x: Tensor) -> Tensor:
-        return x / self.trained.scale + self.trained.shift
+        return x / of_channels(self.trained.scale) + of_channels(self.trained.shift)
 
     def noised(self, x0: Tensor, noise: Tensor, sigma: float) -> Tensor:
         return (x0 if self.trained.flow is None else (1 - sigma) * x0) + sigma * noise
@@ -125,12 +134,16 @@ class Setting:
     def table(self) -> list[float]:
         shift = self.trained.flow
         if shift is not None:
-            count = 10_000 if self.kind == "flux" else 1000
+            count = 10_000 if self.kind in ("flux", "qwen_image") else 1000
             times = torch.arange(1, count + 1, dtype=torch.float64) / count
             return (shift * times / (1 + (shift - 1) * times)).tolist()
         config = json.loads((self.folder / "scheduler/scheduler_config.json").read_text())
         products = DDPMScheduler.from_config(config).alphas_cumprod.double()
         return ((1 - products) / products).sqrt().tolist()
+
+
+def of_channels(values: float | tuple[float, ...]) -> Tensor:
+    return torch.tensor(values).reshape(-1, 1, 1)
 
 
 def drawn(channels: int, seed: int) -> Tensor:
@@ -321,9 +334,9 @@ def test_schedulers_give_the_levels_that_the_model_was_trained_on(family: Settin
 
 @pytest.mark.defect(2)
 def test_turbos_levels_are_tenths_of_a_thousand_timesteps(family: Setting) -> None:
-    """FLUX and Z-Image have no such steps, as their times are 0 to 1."""
+    """FLUX, Z-Image and Qwen-Image have no such steps, as their times are 0 to 1."""
     levels = family.run({"out": NodeCall("SDTurboScheduler", {"model": family.model, "steps": 2})})
-    if family.kind in ("flux", "z_image"):
+    if family.kind in ("flux", "z_image", "qwen_image"):
         with pytest.raises(KatzError, match="expected levels from 1"):
             family.samples("SamplerCustom", **custom(family, levels))
         return
@@ -451,12 +464,18 @@ def test_diffusers_schedulers_are_refused_for_flows(family: Setting) -> None:
 
 @pytest.mark.defect(2)
 def test_latents_on_wires_are_the_vaes_own(family: Setting) -> None:
-    vae = AutoencoderKL.from_pretrained(family.folder / "vae")
+    frames = family.kind == "qwen_image"
+    vae = (AutoencoderKLQwenImage if frames else AutoencoderKL).from_pretrained(
+        family.folder / "vae"
+    )
     recipe = pipeline_recipes(family.folder)[2]
     picture = torch.rand(1, 64, 64, 3, generator=torch.Generator("cpu").manual_seed(1))
     with torch.no_grad():
-        mean = vae.encode(picture.movedim(-1, 1) * 2 - 1).latent_dist.mode()
-        shown = (vae.decode(mean).sample.movedim(1, -1) / 2 + 0.5).clamp(0, 1)
+        pixels = picture.movedim(-1, 1) * 2 - 1
+        latent = vae.encode(pixels[:, :, None] if frames else pixels).latent_dist.mode()
+        decoded = vae.decode(latent).sample
+        mean, made = (one[:, :, 0] if frames else one for one in (latent, decoded))
+        shown = (made.movedim(1, -1) / 2 + 0.5).clamp(0, 1)
     given = {"pixels": picture, "vae": recipe}
     mask = {"mask": torch.zeros(1, 64, 64)}
     for name, more in ("VAEEncode", {}), ("VAEEncodeTiled", {}), ("VAEEncodeForInpaint", mask):

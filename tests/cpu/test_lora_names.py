@@ -46,6 +46,7 @@ MODELS: Mapping[str, tuple[str, tuple[Mapping[str, Any], ...]]] = {
     "sd3": ("sd35", (CLIP_L | {"architectures": CLIP_G["architectures"]}, CLIP_G, T5)),
     "z_image": ("z_image", (QWEN3,)),
     "hunyuan_dit": ("hunyuan_dit", (BERT, MT5)),
+    "qwen_image": ("qwen_image", ()),
     "sd1": ("", (CLIP_L,)),
     "sd2": ("", (CLIP_H,)),
     "sdxl": ("", (CLIP_L, CLIP_G)),
@@ -57,6 +58,7 @@ CLASSES = {
     "sd35": "SD3Transformer2DModel",
     "z_image": "ZImageTransformer2DModel",
     "hunyuan_dit": "HunyuanDiT2DModel",
+    "qwen_image": "QwenImageTransformer2DModel",
 }
 DIFFERENCES = ("diff", "diff_b", "w_norm", "b_norm")
 LEVELS = ("text_model.", "model.")
@@ -176,6 +178,8 @@ def tensors(case: Case, kind: str, ends: tuple[str, ...]) -> dict[str, Tensor]:
         "lora_B.weight": "up",
         "lora_down.weight": "down",
         "lora_up.weight": "up",
+        "lora_A.default.weight": "down",
+        "lora_B.default.weight": "up",
         "down.weight": "down",
         "up.weight": "up",
         "hada_w1_b": "b",

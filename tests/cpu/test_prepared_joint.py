@@ -43,7 +43,9 @@ ALONE = {  # SD3.5 large's ControlNets have blocks of picture tokens only
     "force_zeros_for_pooled_projection": False,
     "qk_norm": None,
 }
-NETWORKS: tuple[Kind, ...] = ("sd3", "sd35", "flux")
+NETWORKS: tuple[Kind, ...] = ("sd3", "sd35", "flux", "qwen_image")
+ROTATED = "flux", "qwen_image"
+CHANGED = "to_k", "add_v", "proj_mlp", "norm1.linear", "img_mod"
 BATCH, REFERENCE, STEPS = 2, 5, 3  # rows of a call, seed, steps of a request
 
 torch.set_num_threads(1)
@@ -100,6 +102,7 @@ MODULES: dict[str, Made] = {
     "sd3": (lambda: draw_network("sd3", 3), network_call, 3),
     "sd35": (lambda: draw_network("sd35", 3), network_call, 3),
     "flux": (lambda: draw_network("flux", 3), network_call, 5),
+    "qwen_image": (lambda: draw_network("qwen_image", 3), network_call, 3),
     "sd3 control": (lambda: draw_controlnet("sd3", 4, 2), control_call, 2),
     "sd35 control": (lambda: draw_controlnet("sd35", 4, 2), control_call, 2),
     "sd35 large control": (lambda: draw_controlnet("sd35", 4, 2, **ALONE), control_call, 2),
@@ -134,7 +137,7 @@ def test_with_fused_projections_it_is_diffusers_within_rounding(name: str) -> No
         changed = 0
         for module in (ours, theirs):
             for path, weight in module.named_parameters():
-                if any(part in path for part in ("to_k", "add_v", "proj_mlp", "norm1.linear")):
+                if any(part in path for part in CHANGED):
                     weight.add_(0.05)
                     changed += 1
         assert changed >= 4 * 2
@@ -225,6 +228,11 @@ def test_text_and_picture_that_are_parts_of_one_tensor_are_not_copied() -> None:
         assert torch.equal(joined(first, last), torch.cat([first, last], dim=1))
 
 
+def turns() -> Tensor:
+    """Draws cosines or sines of positions, equal for both values of a pair."""
+    return torch.randn(1, 24, 8).repeat_interleave(2, dim=-1)
+
+
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_blocks_with_fused_projections_are_recorded(kind: Kind) -> None:
     """Replays with other tokens, between which all intermediate tensors are overwritten."""
@@ -232,8 +240,8 @@ def test_blocks_with_fused_projections_are_recorded(kind: Kind) -> None:
     prepare(module)
     fuse_projections(module)
     hidden, text = torch.randn(BATCH, 15, 32), torch.randn(BATCH, 9, 32)
-    embedding, rotary = torch.randn(BATCH, 32), torch.randn(1, 24, 16)
-    fixed = (rotary, rotary) if kind == "flux" else ()
+    embedding, rotary = torch.randn(BATCH, 32), turns()
+    fixed = (rotary, rotary) if kind in ROTATED else ()
     tokens = Tokens(hidden, text, embedding, None)  # type: ignore[arg-type]
     given = {"features": tokens, "fixed": fixed, "first_block": 0, "last_block": -1}
 
@@ -254,14 +262,14 @@ def test_blocks_with_fused_projections_are_recorded(kind: Kind) -> None:
 def test_a_range_of_blocks_activates_its_embedding_once(kind: Kind) -> None:
     module = draw_network(kind, 3)
     hidden, text = torch.randn(BATCH, 15, 32), torch.randn(BATCH, 9, 32)
-    rotary = torch.randn(1, 24, 16)
+    rotary = turns()
     tokens = Tokens(hidden, text, torch.randn(BATCH, 32), None)  # type: ignore[arg-type]
 
     def run(*ranges: tuple[int, int]) -> Tensor:
         made = tokens
         for first, last in ranges:
             given = {"features": made, "first_block": first, "last_block": last}
-            fixed = (rotary, rotary) if kind == "flux" else ()
+            fixed = (rotary, rotary) if kind in ROTATED else ()
             (made,) = stage("transformer_blocks").computed(module, {**given, "fixed": fixed})
         return made.hidden
 

@@ -48,7 +48,7 @@ from katz_graph.models.prepare import fuse_projections, prepare
 from katz_graph.testing.random_models import Kind, draw_network
 
 Tensors = dict[str, Tensor]
-EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one per family
+EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit", "qwen_image")  # one per family
 RANK, STRENGTH = 3, 0.7
 QKV, ADDED = ("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj")
 LAYERS: Mapping[Kind, Mapping[str, tuple[str, ...]]] = {
@@ -107,6 +107,20 @@ LAYERS: Mapping[Kind, Mapping[str, tuple[str, ...]]] = {
         "x_embedder.proj": ("pos_embed.proj",),
         "final_layer.adaLN_modulation.1": ("norm_out.linear",),
     },
+    "qwen_image": {
+        name: (name,)
+        for name in (
+            "transformer_blocks.0.img_mod.1",
+            "transformer_blocks.2.attn.to_out.0",
+            "transformer_blocks.1.txt_mlp.net.0.proj",
+            *(f"transformer_blocks.0.attn.{layer}" for layer in (*QKV, *ADDED)),
+            "img_in",
+            "txt_in",
+            "norm_out.linear",
+            "proj_out",
+            "time_text_embed.timestep_embedder.linear_1",
+        )
+    },
 }
 """Maps original layer names of small transformers to diffusers'."""
 SWAPPED = {
@@ -114,6 +128,7 @@ SWAPPED = {
     "flux": ("final_layer.adaLN_modulation.1",),
     "z_image": (),
     "hunyuan_dit": ("final_layer.adaLN_modulation.1",),
+    "qwen_image": (),
 }
 
 torch.set_num_threads(1)
@@ -148,6 +163,8 @@ BY_ORIGINALS = {
     "ComfyUI, down and up": dotted("diffusion_model.", KOHYA),
     "fal": dotted("base_model.model.", PEFT),
     "bare": dotted("", PEFT),
+    "bare, down and up": dotted("", KOHYA),
+    "bare, an adapter with a name": dotted("", ("lora_A.default.weight", "lora_B.default.weight")),
     "SimpleTuner, originals": flat("lycoris_"),
 }
 
@@ -678,6 +695,7 @@ TITLES = {
     "flux": "FLUX.1",
     "z_image": "Z-Image",
     "hunyuan_dit": "HunyuanDiT",
+    "qwen_image": "Qwen-Image",
 }
 
 
@@ -706,7 +724,9 @@ def test_a_lora_of_a_unet_is_refused_with_its_name(kind: Kind, tmp_path: Path) -
 def test_a_lora_of_another_width_is_refused_with_both_shapes(kind: Kind, tmp_path: Path) -> None:
     layer = next(iter(LAYERS[kind]))
     tensors = {f"diffusion_model.{layer}.{end}": one for end, one in lora(192, 64).items()}
-    words = r"made for another architecture: .* has shape \[192, 64\], this model \[96, 32\]"
+    parts = [draw_network(kind, 1).get_parameter(f"{name}.weight") for name in LAYERS[kind][layer]]
+    rows, inputs = sum(map(len, parts)), parts[0].shape[1]
+    words = rf"another architecture: .* has shape \[192, 64\], this model \[{rows}, {inputs}\]"
     refused(kind, tmp_path, tensors, words)
 
 

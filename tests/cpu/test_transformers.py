@@ -48,6 +48,7 @@ PEFT = {  # a layer of the second block
     "flux": "single_transformer_blocks.1.attn.to_v",
     "z_image": "layers.1.attention.to_v",
     "hunyuan_dit": "blocks.4.attn1.to_v",  # reads block 2's
+    "qwen_image": "transformer_blocks.1.attn.to_v",
 }
 
 LONG_PROMPTS = "a red circle above sand, " * 40, ""  # longer than some models read
@@ -242,6 +243,7 @@ def test_texts_of_other_lengths_share_no_call(
         "z_image",
         "hunyuan_dit",
         "hunyuan_dit11",
+        "qwen_image",
     ],
 )
 def test_a_picture_is_the_stock_pipeline_s(kind: str, tmp_path: Path) -> None:

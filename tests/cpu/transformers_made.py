@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import FluxPipeline
+from diffusers import FluxPipeline, QwenImagePipeline
 from diffusers.models.embeddings import get_2d_rotary_pos_embed
 from diffusers.pipelines.hunyuandit.pipeline_hunyuandit import get_resize_crop_region_for_grid
 from torch import Tensor
@@ -33,8 +33,9 @@ KINDS: tuple[Kind, ...] = (
     "z_image",
     "hunyuan_dit",
     "hunyuan_dit11",
+    "qwen_image",
 )
-EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit")  # one per family
+EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit", "qwen_image")  # one per family
 PROMPTS, STEPS, GUIDANCE = TEXTS, 4, 4.0
 COSTED = ("transformer_embed", "transformer_blocks", "transformer_head")
 
@@ -68,16 +69,19 @@ def region_of(
 
 
 def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[Step, TextEncoding]:
-    """Draws a step of 6 x 10 cells and a text of 9 tokens (HunyuanDiT: two texts)."""
+    """Draws a step of 6 x 10 cells and a text of 9 tokens (HunyuanDiT: two texts; Qwen-Image: 8 x 12
+    cells, as diffusers places odd numbers of patches otherwise).
+    """
     draw = torch.Generator().manual_seed(seed)
     config = module.config
     if type(module).__name__ == "HunyuanDiT2DModel":
         return _inputs_of_two_encoders(config, batch, dtype, draw)
     width = config.get("joint_attention_dim") or config["cap_feat_dim"]
     pooled = config.get("pooled_projection_dim")
+    sides = (8, 12) if type(module).__name__.startswith("QwenImage") else (6, 10)
     x, hidden = (
         torch.randn(shape, generator=draw).to(dtype)
-        for shape in ((batch, 16, 6, 10), (batch, 9, width))
+        for shape in ((batch, 16, *sides), (batch, 9, width))
     )
     vector = None if pooled is None else torch.randn(batch, pooled, generator=draw).to(dtype)
     embedded_guidance = (
@@ -131,6 +135,11 @@ def forward(module: Any, step: Step, text: TextEncoding, **more: Any) -> Any:
             nowhere = torch.zeros(text.hidden.shape[1], 3)
             whole = module(packed, text.hidden, text.pooled, time, ids, nowhere, text.guidance)
             return FluxPipeline._unpack_latents(whole.sample, height * 8, width * 8, 8)
+        case "QwenImageTransformer2DModel":
+            packed = QwenImagePipeline._pack_latents(x, *x.shape)
+            shapes = [[(1, height // 2, width // 2)]] * batch
+            whole = module(packed, text.hidden, None, time, shapes).sample
+            return QwenImagePipeline._unpack_latents(whole, height * 8, width * 8, 8)[:, :, 0]
         case "HunyuanDiT2DModel" | "HunyuanDiT2DControlNetModel" as name:
             config, first = module.config, 77
             assert text.mask is not None and text.sizes is not None
@@ -176,7 +185,7 @@ def in_stages(
     fixed = run(
         "transformer_fixed",
         text=text,
-        cells=step.x.shape[-2:],
+        cells=step.x.shape[2:],
         latents=references,
         placing=placing,
         before=0,

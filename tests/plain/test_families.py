@@ -20,6 +20,7 @@ FAMILIES = "katz_graph/models/families/"
 COMFY = ("katz_graph/comfy/",)  # ComfyUI's modules under their names
 # forwards for library modules, found by the modules' names: a family works without them
 BLOCKS = ("katz_graph/models/prepare.py", "katz_graph/models/prepared/")
+FILES = ("katz_graph/testing/stand_ins/",)  # small files in published layouts
 KERNELS = ("kernels/",)  # headers name the library code that a kernel stands in for
 WORDS = {  # file -> words of another vocabulary that it must spell
     "katz_graph/adapters/naming.py": {"unet"},  # kohya's prefix for networks of every family
@@ -31,17 +32,23 @@ WORDS = {  # file -> words of another vocabulary that it must spell
     "katz_graph/bench/random_members.py": {"flux"},  # the kind with reference images
     "katz_graph/bench/together.py": {"sd3"},  # the shape that its bound is for
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
+    # classes of VAEs, which several families share
+    "katz_graph/models/vae/kinds.py": {"qwen_image"},
+    "katz_graph/models/vae/statistics.py": {"qwen_image"},
     "katz_graph/models/loading/single_file.py": {"flux"},  # FLUX.2, which an error names
     # values of the node AlignYourStepsScheduler
     "katz_graph/sampling/aligned.py": {"sd1", "sdxl"},
-    # values of DualCLIPLoader's type, a widget of UNETLoader, and its folder
-    "nodes/loaders.py": {"flux", "sd3", "sdxl", "unet"},
+    # values of CLIP loaders' types, a widget of UNETLoader, and its folder
+    "nodes/loaders.py": {"flux", "qwen_image", "sd3", "sdxl", "unet"},
     "nodes/model_conditioning.py": {"flux"},  # ComfyUI's menu path of FluxGuidance
-    "nodes/latent.py": {"sd3"},  # ComfyUI's menu path of the empty latent
+    # ComfyUI's menu path of the empty latent; the space of latents with frames
+    "nodes/latent.py": {"qwen_image", "sd3"},
     "nodes/patches.py": {"unet"},  # ComfyUI's menu path of FreeU
     "nodes/denoise.py": {"unet"},  # nodes for a UNet's stages
 }
-SAID = re.compile(r"\bSD ?(1|2|3|XL)|Stable Diffusion|\bFLUX|Hunyuan|Z-Image|UNet", re.IGNORECASE)
+SAID = re.compile(
+    r"\bSD ?(1|2|3|XL)|Stable Diffusion|\bFLUX|Hunyuan|Z-Image|Qwen-Image|UNet", re.IGNORECASE
+)
 SAYING = {"nodes/denoise.py"}  # files whose docstrings and comments may use these words
 
 
@@ -92,7 +99,7 @@ def files() -> Iterator[tuple[str, Path]]:
 
 def test_no_docstring_or_comment_names_a_family() -> None:
     found = {place for place, file in files() if any(map(SAID.search, prose(file)))}
-    assert {place for place in found if not place.startswith((*BLOCKS, *KERNELS))} == SAYING
+    assert {place for place in found if not place.startswith((*BLOCKS, *FILES, *KERNELS))} == SAYING
 
 
 def test_names_of_families_stand_in_their_folders_alone() -> None:

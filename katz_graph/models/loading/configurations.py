@@ -199,6 +199,16 @@ def text_prefix(names: Iterable[str]) -> str:
     raise KeyError(EMBEDDING)
 
 
+def rotary_axes(head: int) -> list[int]:
+    """Returns the channels per axis of rotary positions in a head of this width: an eighth for the
+    picture, and equal parts for row and column. Raises ValueError for an indivisible width.
+    """
+    first = head // 8
+    if (head - first) % 4 or first % 2:
+        raise ValueError(head)
+    return [first, (head - first) // 2, (head - first) // 2]
+
+
 def head_count(width: int, head: int) -> int:
     """Counts the heads of width `head`. Raises ValueError unless `head` divides `width`."""
     if not head or not width or width % head:

@@ -261,7 +261,7 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     model = ModelRecipe(
         loaded,
         part("scheduler", "scheduler")
-        if holds("scheduler")
+        if holds("scheduler") and not family.training.own_levels
         else family.training.scheduler_of(loaded),
         family.training.latent(loaded) if vae.missing else latent_space(vae),
     )

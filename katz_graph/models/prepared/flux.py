@@ -12,22 +12,20 @@ from diffusers.models.transformers.transformer_flux import (
 )
 from torch import Tensor, nn
 
-from katz_graph.kernels.head_norm import HeadNorm, Rotary, head_norm
+from katz_graph.kernels.head_norm import Rotary, head_norm
 from katz_graph.kernels.joined_gelu import joined_gelu
 from katz_graph.kernels.modulated_norm import gated_residual, modulated_norm
 from katz_graph.models.active import Active, ActiveBlock
 from katz_graph.models.prepared.joint import (
     JointBlock,
     active_attention,
-    apart,
     attended,
-    attention,
     fed_forward,
     head_norms,
     joined,
     limited,
-    linear_by_row,
     other_processor,
+    text_first,
 )
 from katz_graph.models.prepared.modulations import Activated, ModulatedBlock
 from katz_graph.models.projections import FUSED, Fusible, Projections
@@ -64,8 +62,8 @@ class PreparedFluxBlock(JointBlock, FluxTransformerBlock):  # type: ignore[misc]
                 normalised, text_normalised, image_rotary_emb, joint_attention_kwargs or {}
             )
         else:
-            mixed, text_mixed = self._active_mixed(
-                normalised, text_normalised, image_rotary_emb, active
+            mixed, text_mixed = text_first(
+                self, normalised, text_normalised, image_rotary_emb, active
             )
             hidden_states = active.taken(hidden_states)
         hidden = fed_forward(hidden_states, [(gate, mixed)], rest, self.norm2, self.ff)
@@ -84,41 +82,15 @@ class PreparedFluxBlock(JointBlock, FluxTransformerBlock):  # type: ignore[misc]
         self, picture: Tensor, text: Tensor, rotary: Rotary | None, options: Mapping[str, Any]
     ) -> tuple[Tensor, Tensor]:
         """Returns the attention of picture and text tokens."""
-        layer = self.attn
-        if self.picture is None or self.text is None:
-            found: tuple[Tensor, Tensor] = layer(
-                hidden_states=picture,
-                encoder_hidden_states=text,
-                image_rotary_emb=rotary,
-                **options,
-            )
-            return found
-        parts = (text, self.text), (picture, self.picture)
-        mixed = attention(layer, *parts, self._head_norms(), rotary)
-        end = text.shape[1]
-        return self._projected(mixed[:, end:], mixed[:, :end])
-
-    def _active_mixed(
-        self, picture: Tensor, text: Tensor, rotary: Rotary | None, active: Active
-    ) -> tuple[Tensor, Tensor]:
-        """Returns the attention of active picture tokens and of text tokens."""
-        picture_part, text_part = self.active_parts(active.taken(picture), picture, text)
-        parts, norms = (text_part, picture_part), self._head_norms()
-        mixed = active_attention(self.attn, parts, norms, rotary, active.positions)
-        text_mixed, picture_mixed = apart(mixed, text.shape[1])
-        return self._projected(picture_mixed, text_mixed)
-
-    def _head_norms(self) -> list[HeadNorm]:
-        layer = self.attn
-        return head_norms((layer.norm_added_q, layer.norm_added_k), (layer.norm_q, layer.norm_k))
-
-    def _projected(self, picture: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the output projections of an attention's picture and text tokens."""
-        layer = self.attn
-        return (
-            layer.to_out[1](linear_by_row(layer.to_out[0], picture)),
-            linear_by_row(layer.to_add_out, text),
+        if self.picture is not None and self.text is not None:
+            return text_first(self, picture, text, rotary)
+        found: tuple[Tensor, Tensor] = self.attn(
+            hidden_states=picture,
+            encoder_hidden_states=text,
+            image_rotary_emb=rotary,
+            **options,
         )
+        return found
 
 
 class PreparedFluxSingleBlock(FluxSingleTransformerBlock, ModulatedBlock, Fusible, ActiveBlock):  # type: ignore[misc]

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from katz_graph.kernels.head_norm import HeadNorm, Rotary, head_norm
 from katz_graph.kernels.modulated_norm import Gated, gated_norm, gated_residual, modulated_norm
-from katz_graph.models.active import ActiveBlock
+from katz_graph.models.active import Active, ActiveBlock
 from katz_graph.models.lora_layers import has_row_loras
 from katz_graph.models.prepared.modulations import ModulatedBlock
 from katz_graph.models.projections import FusedProjections, Fusible, Projections
@@ -154,6 +154,34 @@ def active_attention(
         head_norm(queries, layer.heads, *query, active.shape[1], rotary, positions)
         head_norm(keys_values, layer.heads, *key, tokens.shape[1], rotary)
     return attended((queries, *keys_values.chunk(2, dim=-1)), layer.heads)
+
+
+def text_first(
+    block: JointBlock,
+    picture: Tensor,
+    text: Tensor,
+    rotary: Rotary | None,
+    active: Active | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Returns the projected attention of picture and text tokens, in the order text, picture. The
+    block is fused, unless `active` limits the picture tokens to compute.
+    """
+    layer, end = block.attn, text.shape[1]
+    norms = head_norms((layer.norm_added_q, layer.norm_added_k), (layer.norm_q, layer.norm_k))
+    if active is None:
+        assert block.picture is not None and block.text is not None
+        parts = (text, block.text), (picture, block.picture)
+        mixed = attention(layer, *parts, norms, rotary)
+        text_mixed, picture_mixed = mixed[:, :end], mixed[:, end:]
+    else:
+        of_picture, of_text = block.active_parts(active.taken(picture), picture, text)
+        parts_of = (of_text, of_picture)
+        mixed = active_attention(layer, parts_of, norms, rotary, active.positions)
+        text_mixed, picture_mixed = apart(mixed, end)
+    return (
+        layer.to_out[1](linear_by_row(layer.to_out[0], picture_mixed)),
+        linear_by_row(layer.to_add_out, text_mixed),
+    )
 
 
 def apart(mixed: Tensor, end: int) -> tuple[Tensor, Tensor]:

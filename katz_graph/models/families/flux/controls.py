@@ -11,11 +11,10 @@ from katz_graph.models.families.flux.architecture import CONTROLNET, transformer
 from katz_graph.models.families.flux.files import (
     ORIGINAL_HINT,
     blocks_configuration,
-    positions,
 )
 from katz_graph.models.families.shared.controls import check_sizes
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import Shapes, head_count, how_many
+from katz_graph.models.loading.configurations import Shapes, head_count, how_many, rotary_axes
 
 CHAINS = "num_layers", "num_single_layers"
 
@@ -66,7 +65,7 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
         "joint_attention_dim": shapes["context_embedder.weight"][1],
         "pooled_projection_dim": shapes["time_text_embed.text_embedder.linear_1.weight"][1],
         "guidance_embeds": "time_text_embed.guidance_embedder.linear_1.weight" in shapes,
-        "axes_dims_rope": positions(head),
+        "axes_dims_rope": rotary_axes(head),
         "num_mode": None if kinds is None else kinds[0],
         "conditioning_embedding_channels": None
         if pixels is None

@@ -8,7 +8,7 @@ from typing import Any
 
 from katz_graph.models.families.flux.architecture import TRANSFORMER
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import Shapes, head_count, how_many
+from katz_graph.models.loading.configurations import Shapes, head_count, how_many, rotary_axes
 from katz_graph.models.renaming import Renaming
 
 DOUBLE: Mapping[str, tuple[str, ...]] = {
@@ -116,18 +116,8 @@ def blocks_configuration(shapes: Shapes) -> Configuration:
         "joint_attention_dim": shapes["txt_in.weight"][1],
         "pooled_projection_dim": shapes["vector_in.in_layer.weight"][1],
         "guidance_embeds": "guidance_in.in_layer.weight" in shapes,
-        "axes_dims_rope": positions(head),
+        "axes_dims_rope": rotary_axes(head),
     }
-
-
-def positions(head: int) -> list[int]:
-    """Returns the head channels per axis of the rotary positions: picture, row, column. Raises
-    ValueError for an indivisible head width.
-    """
-    first = head // 8
-    if (head - first) % 4 or first % 2:
-        raise ValueError(head)
-    return [first, (head - first) // 2, (head - first) // 2]
 
 
 def converted(tensors: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

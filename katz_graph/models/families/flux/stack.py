@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from katz_graph.models.families.shared.transformer_stack import (
     lacks_text,
     packed,
     padded,
+    placed,
     unpacked,
 )
 
@@ -100,30 +101,6 @@ def fixed(
     cosines, sines = module.pos_embed(torch.cat([text, grid_ids(rows, columns, device), *others]))
     read = [module.x_embedder(packed(latent)) for latent in latents]
     return cosines[None], sines[None], *([torch.cat(read, dim=1)] if read else [])
-
-
-def placed(
-    latents: Sequence[Tensor], rows: int, columns: int, placing: str
-) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
-    """Yields each reference's patch rows and columns, and its first patch's position (plane, row,
-    column). By default references share a plane. Each is below or to the right of earlier ones,
-    whichever gives the shorter side, as in other implementations.
-    """
-    height, width = (rows * 2, columns * 2) if placing == "uxo" else (0, 0)
-    for number, latent in enumerate(latents, start=1):
-        high, wide = latent.shape[-2:]
-        patches = high // 2, wide // 2
-        match placing:
-            case "index":
-                yield patches, (number, 0, 0)
-            case "uxo":
-                yield patches, (0, (height + 1) // 2, (width + 1) // 2)
-                height, width = height + high, width + wide
-            case _:
-                aside = high + height > wide + width
-                down, across = (0, width) if aside else (height, 0)
-                yield patches, (1, (down + 1) // 2, (across + 1) // 2)
-                height, width = max(height, high + down), max(width, wide + across)
 
 
 def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:

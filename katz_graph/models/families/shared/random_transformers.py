@@ -38,7 +38,9 @@ class Stock:
     schedule: str = "simple"
     """Scheduler with the same noise levels as the pipeline."""
     embedded_guidance: float | None = None
-    """Guidance input of the model; such models take no negative prompt."""
+    """Guidance of the pipeline where a sampler's is 1: the model's guidance input, or none. Such
+    pipelines are called without a negative prompt.
+    """
     unpacked: Callable[[Tensor, int, int], Tensor] = lambda made, height, width: made
     """Returns the latent [B, C, h, w] from the pipeline's output and the picture's height and
     width.
@@ -65,6 +67,7 @@ class RandomTransformer:
     """Class in diffusers; so are `network` and `control`."""
     network: str
     control: str
+    """Empty if there are no ControlNets."""
     configuration: Callable[[int], Configuration]
     """Returns the arguments of a transformer with this number of blocks."""
     control_configuration: Callable[[Configuration, int], Configuration]
@@ -79,6 +82,8 @@ class RandomTransformer:
     """Optional parts that the pipeline's index lists as missing."""
     stock: Stock
     """How to call the stock pipeline."""
+    coder: Callable[[LatentSpace], Any] = vae
+    """Builds the VAE of a latent space."""
     roles: frozenset[Role] = frozenset()
     """Uses in benches."""
     wide: Callable[[int, int], Configuration] = lambda heads, side: {}
@@ -149,13 +154,13 @@ class RandomTransformer:
         folder, scheduler = Path(folder), self.scheduler()
         parts: dict[str, Any] = {
             "transformer": ["diffusers", self.network],
-            "vae": ["diffusers", "AutoencoderKL"],
             "scheduler": ["diffusers", type(scheduler).__name__],
         }
         with seeded(seed), quiet(*LIBRARIES):
             network = self.draw_network(seed, blocks, spread, **changed)
             network.save_pretrained(folder / "transformer")
-            coder = vae(self.latent)
+            coder = self.coder(self.latent)
+            parts["vae"] = ["diffusers", type(coder).__name__]
             # log-variances of -100: sampling the posterior returns the mean
             last = coder.quant_conv or coder.encoder.conv_out
             last.weight.data[len(last.weight) // 2 :] = 0.0

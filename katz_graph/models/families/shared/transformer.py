@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -73,10 +74,12 @@ def bind_fixed(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 
 def fixed(module: Any, given: Mapping[str, Any]) -> Outputs:
     stack = stack_of(module)
-    grid = patch_grid(stack.side(module), *given["cells"])
+    *frames, height, width = given["cells"]
+    grid = patch_grid(stack.side(module), height, width)
     references = ReferenceTokens(given["latents"], given["placing"])
     tokens = given["before"] + given["text"].hidden.shape[1]
-    return (stack.fixed(module, *grid, tokens, references),)
+    options = {"frames": frames[0]} if frames else {}
+    return (stack.fixed(module, *grid, tokens, references, **options),)
 
 
 def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
@@ -165,15 +168,18 @@ def control_block(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def embed(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Embeds the latent and the text as tokens. Pads the latent circularly to whole patches."""
+    """Embeds the latent and the text as tokens. Pads the latent circularly to whole patches.
+    Patches of a latent [B, C, F, h, w] are those of its frames, one below the other.
+    """
     step, stack = given["step"], stack_of(module)
     x = step.model_input
     if given.get("concatenated") is not None:
         x = torch.cat([x, given["concatenated"].to(x.dtype)], dim=1)
     embedding = stack.embedding(module, step.timestep, given["pooled"])
-    hidden, text = stack.embed(
-        module, padded(x, stack.side(module)), given["context"], embedding, given["fixed"]
-    )
+    x = padded(x, stack.side(module))
+    if x.ndim == 5:
+        x = x.flatten(2, 3)
+    hidden, text = stack.embed(module, x, given["context"], embedding, given["fixed"])
     return (Tokens(hidden, text, embedding, step),)
 
 
@@ -260,9 +266,12 @@ def head(module: Any, given: Mapping[str, Any]) -> Outputs:
     """Returns the prediction: denoised, or raw under a diffusers scheduler."""
     tokens: Tokens = given["features"]
     stack, x = stack_of(module), tokens.step.x
-    grid = patch_grid(stack.side(module), *x.shape[-2:])
+    rows, columns = patch_grid(stack.side(module), *x.shape[-2:])
+    frames = x.shape[2:-2]
     hidden = _with_residual(tokens.hidden, _residual(given))
-    whole = stack.head(module, hidden, tokens.embedding, *grid)
+    whole = stack.head(module, hidden, tokens.embedding, rows * math.prod(frames), columns)
+    if frames:
+        whole = torch.unflatten(whole, 2, (*frames, -1))
     raw = whole[..., : x.shape[-2], : x.shape[-1]]
     return (to_denoised(raw, tokens.step, given["parametrisation"]),)
 

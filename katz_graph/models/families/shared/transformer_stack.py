@@ -4,7 +4,7 @@ positions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -62,8 +62,12 @@ class Stack(Protocol):
         columns: int,
         tokens: int,
         references: ReferenceTokens = NOTHING,
+        frames: int = 1,
     ) -> Fixed:
-        """Returns the blocks' fixed inputs for this number of patches and text tokens."""
+        """Returns the blocks' fixed inputs for this number of patches and text tokens. `frames`:
+        the number of pictures of this size, whose tokens are behind each other; families of one
+        picture may omit the parameter.
+        """
 
     def embedding(self, module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
         """Returns the embedding [B, E] of timesteps [B] float64."""
@@ -95,7 +99,7 @@ class Stack(Protocol):
     def head(
         self, module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int
     ) -> Tensor:
-        """Returns the prediction [B, C, rows · side, columns · side]."""
+        """Returns the prediction [B, C, rows · side, columns · side]. Frames are rows."""
 
     # for families with ControlNets
 
@@ -171,6 +175,30 @@ def grid_ids(rows: int, columns: int, device: Any, first: int = 0) -> Tensor:
     return ids.reshape(rows * columns, 3)
 
 
+def placed(
+    latents: Sequence[Tensor], rows: int, columns: int, placing: str
+) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
+    """Yields each reference's patch rows and columns, and its first patch's position (plane, row,
+    column). By default references share a plane. Each is below or to the right of earlier ones,
+    whichever gives the shorter side, as in other implementations.
+    """
+    height, width = (rows * 2, columns * 2) if placing == "uxo" else (0, 0)
+    for number, latent in enumerate(latents, start=1):
+        high, wide = latent.shape[-2:]
+        patches = high // 2, wide // 2
+        match placing:
+            case "index":
+                yield patches, (number, 0, 0)
+            case "uxo":
+                yield patches, (0, (height + 1) // 2, (width + 1) // 2)
+                height, width = height + high, width + wide
+            case _:
+                aside = high + height > wide + width
+                down, across = (0, width) if aside else (height, 0)
+                yield patches, (1, (down + 1) // 2, (across + 1) // 2)
+                height, width = max(height, high + down), max(width, wide + across)
+
+
 def packed(x: Tensor, side: int = 2) -> Tensor:
     """Returns the patches of [B, C, h, w] as tokens [B, N, C · side²], channel-major."""
     batch, channels, height, width = x.shape
@@ -202,6 +230,9 @@ def patch_grid(side: int, height: int, width: int) -> tuple[int, int]:
 
 
 def padded(x: Tensor, side: int) -> Tensor:
-    """Pads a latent circularly to whole patches."""
+    """Pads a latent [B, C, h, w] or [B, C, F, h, w] circularly to whole patches."""
     missing = -x.shape[-1] % side, -x.shape[-2] % side
-    return pad(x, (0, missing[0], 0, missing[1]), mode="circular") if any(missing) else x
+    if not any(missing):
+        return x
+    frames = (0, 0) * (x.ndim - 4)
+    return pad(x, (0, missing[0], 0, missing[1], *frames), mode="circular")

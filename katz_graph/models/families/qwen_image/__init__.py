@@ -1,0 +1,1 @@
+"""Qwen-Image 1.x: double blocks over picture and text tokens, which read pictures as references."""

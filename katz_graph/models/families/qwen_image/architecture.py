@@ -1,0 +1,79 @@
+"""Derives the architecture of a Qwen-Image transformer from its configuration and completes its
+conditioning. Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import Component, ConditioningEntry, ModelRecipe
+from katz_graph.models.configuration import config, config_value, expect_class
+from katz_graph.models.families.shared.conditioning import (
+    check_channels,
+    check_unsupported_conditioning,
+)
+from katz_graph.models.family import Architecture, Configuration
+from katz_graph.models.vae.kinds import QWEN_IMAGE
+
+TRANSFORMER = "QwenImageTransformer2DModel"
+LATENT = QWEN_IMAGE.latent
+TEMPLATE = (
+    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, "
+    "quantity, text, spatial relationships of the objects and background:<|im_end|>\n"
+    "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+)
+THETA = 10_000  # of rotary positions
+MU = 1.15  # of the shift of noise levels, at every size, as in ComfyUI
+SCHEDULER: Configuration = {
+    "_class_name": "FlowMatchEulerDiscreteScheduler",
+    "num_train_timesteps": 1000,
+    "use_dynamic_shifting": True,
+    "base_shift": MU,
+    "max_shift": MU,
+}
+
+
+@lru_cache(maxsize=256)
+def transformer_architecture(part: Component) -> Architecture:
+    """Returns the architecture of a transformer. Raises InputError for another class, and for a
+    guidance input, which no published model has.
+    """
+    expect_class(part, TRANSFORMER)
+    if config(part).get("guidance_embeds"):
+        raise InputError(
+            f"{part.folder}: config.json: guidance_embeds is true, expected false: models with a "
+            "guidance input are not supported"
+        )
+    cells = config_value(part, "patch_size", int, 2) ** 2
+    channels = config_value(part, "in_channels", int, LATENT.channels * cells)
+    return Architecture(
+        latent_channels=int(config(part).get("out_channels") or channels),
+        input_channels=channels // cells,
+        text_width=config_value(part, "joint_attention_dim", int, 3584),
+        pooled_width=None,
+    )
+
+
+def complete(
+    entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
+) -> ConditioningEntry:
+    """Sets the method of reference latents that the model was trained with, unless the conditioning
+    sets one. Raises InputError for latents with a wrong channel count, for a method that the model
+    has not, and for guidance.
+    """
+    references = entry.references
+    check_unsupported_conditioning(replace(entry, references=None), model)
+    if references is None:
+        return entry
+    for reference in references.latents:
+        check_channels("a reference", reference, model)
+    if references.placing == "uxo":
+        raise InputError(
+            f"{model.network.folder}: references of the method uxo/uno are not supported: choose "
+            "index or index_timestep_zero"
+        )
+    return entry

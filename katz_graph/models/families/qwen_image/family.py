@@ -1,0 +1,62 @@
+"""Declares the family of Qwen-Image 1.x. Never imports torch."""
+
+from __future__ import annotations
+
+from katz_graph.core.recipe import TextLayout
+from katz_graph.models.families.qwen_image.architecture import (
+    LATENT,
+    SCHEDULER,
+    TEMPLATE,
+    TRANSFORMER,
+    complete,
+    transformer_architecture,
+)
+from katz_graph.models.families.qwen_image.files import transformer_configuration
+from katz_graph.models.families.shared.declarations import lora_names, transformer
+from katz_graph.models.family import Files, Layout, ModelFamily, TextSet, Training
+from katz_graph.models.text.kinds import QWEN2_5_VL
+
+FOLDER = "katz_graph.models.families.qwen_image"
+FAMILY = ModelFamily(
+    title="Qwen-Image",
+    short="Qwen-Image",
+    network=transformer(
+        class_name=TRANSFORMER,
+        architecture=transformer_architecture,
+        complete=complete,
+        stack=f"{FOLDER}.stack",
+        chains=(("double", "num_layers"),),
+        active_tokens=True,
+        overflows=True,
+    ),
+    files=Files(
+        network=Layout(
+            prefixes=("model.diffusion_model.", ""),
+            names=("txt_norm.weight",),
+            configure=transformer_configuration,
+            absent=("controlnet_x_embedder.weight",),
+        ),
+        text_encoders={"text_encoders.qwen25_7b.transformer.": QWEN2_5_VL},
+        convert=f"{FOLDER}.files:converted",
+    ),
+    training=Training(
+        latent=lambda _: LATENT,
+        noise=lambda _: SCHEDULER,
+        multiplier=1.0,
+        own_levels=True,
+    ),
+    lora=lora_names(
+        roots=(
+            "transformer_blocks",
+            "img_in",
+            "txt_in",
+            "txt_norm",
+            "time_text_embed",
+            "norm_out",
+            "proj_out",
+        ),
+        marks=("img_mlp.net", "txt_mlp.net", "img_mod.1", "txt_mod.1"),
+    ),
+    text_sets=(TextSet("qwen_image", (QWEN2_5_VL.name,), sizes=("7B",)),),
+    text_layout=TextLayout(template=TEMPLATE, opening="<|im_start|>", dropped="prefix"),
+)
