@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from pydantic import Field
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LatentSamples, LatentSpace
+from katz_graph.core.latent_space import (
+    DEFAULT_LATENT_SPACE,
+    FRAME_AXES,
+    LatentSamples,
+    LatentSpace,
+)
 from katz_graph.models.vae.kinds import FLUX2, QWEN_IMAGE
 from katz_graph.node import FileChoice, Node, Widget
 from katz_graph.node.knobs import BatchSize
@@ -177,13 +182,14 @@ class SaveLatent(Node, category="latent", output=True):
         from safetensors.torch import save
 
         from katz_graph.files.output_files import filled_prefix, write_numbered
+        from katz_graph.models.vae.kinds import cell_side
 
         values: Tensor = samples["samples"].detach().cpu().contiguous()
         if samples.get("noise_mask") is not None:
             context.warn(
                 "SaveLatent: the latent's noise mask is not written: these files hold samples only"
             )
-        height, width = map(DEFAULT_LATENT_SPACE.pixels, values.shape[-2:])
+        height, width = (side * cell_side(values.shape[1]) for side in values.shape[-2:])
         data = save(
             {"latent_tensor": values, "latent_format_version_0": torch.tensor([])},
             dict(context.metadata),
@@ -216,10 +222,10 @@ class LoadLatent(Node, category="latent"):
             raise InputError(f"{path}: has no latent_tensor, so it is not a file of SaveLatent")
         with safe_open(path, framework="pt") as file:
             samples = file.get_tensor("latent_tensor").float().clone()  # not the mapped file
-        if samples.ndim != 4:
+        if samples.ndim not in (4, FRAME_AXES):
             raise InputError(
                 f"{path}: its latent_tensor has shape {list(samples.shape)}, expected [batch, "
-                "channels, height, width]"
+                "channels, height, width], or [batch, channels, frames, height, width]"
             )
         return {
             "samples": samples

@@ -375,6 +375,10 @@ def test_a_latent_in_a_file(tmp_path: Path) -> None:
     for name in ("a.latent", "latents/ComfyUI_00001_.latent [output]"):
         assert torch.equal(call("LoadLatent", context, latent=name)["samples"], source["samples"])
     assert context.warnings == []
+    framed = {"samples": torch.ones(1, 16, 1, 2, 2)}
+    call("SaveLatent", context, samples=framed)
+    name = "latents/ComfyUI_00002_.latent [output]"
+    assert torch.equal(call("LoadLatent", context, latent=name)["samples"], framed["samples"])
     call("SaveLatent", context, samples=latent(noise_mask=left_half()))
     assert "noise mask is not written" in context.warnings[0]
 

@@ -198,6 +198,10 @@ def test_the_colours_of_a_latent() -> None:
     latent = torch.zeros(2, 4, 1, 2)
     latent[0, :, 0, 1] = torch.tensor([1.0, -1.0, 5.0, 9.0])
     assert latent_picture(latent, colours).tolist() == [[[0, 127, 255], [127, 0, 255]]]
+    assert torch.equal(latent_picture(latent[:, :, None], colours), latent_picture(latent, colours))
+    packed = torch.nn.functional.pixel_unshuffle(latent.repeat(1, 1, 2, 1), 2)  # 16 channels
+    unpacked = latent_picture(packed, replace(colours, patch=2))
+    assert torch.equal(unpacked, latent_picture(latent, colours).repeat(2, 1, 1))
     latent[0, 0, 0, 0] = torch.nan
     # a NaN cell is no error
     assert latent_picture(latent, colours)[0, 1].tolist() == [127, 0, 255]

@@ -5,6 +5,7 @@ files in the original layouts.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -134,6 +135,22 @@ def test_spaces_are_those_of_configurations(folders: Callable[[str], Path], kind
     published = {"AutoencoderKLQwenImage": QWEN_IMAGE, "AutoencoderKLQwenImage21": QWEN_IMAGE_21}
     name = CLASSES.get(kind, kind)
     assert latent_space(vae_recipe(folders(kind))) == published.get(name, FLUX2).latent
+
+
+def test_statistics_of_other_channels_are_refused(
+    tmp_path: Path, folders: Callable[[str], Path]
+) -> None:
+    place = shutil.copytree(folders("AutoencoderKLQwenImage"), tmp_path / "vae")
+    values = json.loads((place / "config.json").read_text())
+    for changed, words in (
+        ({"latents_mean": [0.5] * 4}, "latents_mean has 4 values, expected one for each of 16"),
+        ({"latents_std": [0.0] * 16}, "latents_std contains 0"),
+        ({"latents_std": 2.0}, "latents_std is 2.0, expected a list"),
+        ({"dim_mult": 4}, "dim_mult is 4, expected a list"),
+    ):
+        (place / "config.json").write_text(json.dumps({**values, **changed}))
+        with pytest.raises(InputError, match=f"vae: config.json: {words}"):
+            vae_recipe(place)
 
 
 def test_model_range_is_that_of_the_published_statistics() -> None:
@@ -318,9 +335,17 @@ def test_other_video_files_are_refused_by_name(tmp_path: Path) -> None:
     save(file, tensors)
     with pytest.raises(InputError, match="a VAE with latents of 12 channels, expected 16"):
         vae_recipe(file)
-    save(file, {name: one for name, one in tensors.items() if name.startswith("encoder.")})
     with pytest.raises(InputError, match="this is a VAE, expected"):
         network_recipe(file)
+    for place in (
+        original("AutoencoderKLQwenImage"),
+        stock("AutoencoderKLQwenImage21").state_dict(),
+    ):
+        save(file, {name: one for name, one in place.items() if name.startswith("encoder.")})
+        with pytest.raises(
+            InputError, match=r"incomplete: decoder.conv_(in|out).weight is missing"
+        ):
+            vae_recipe(file)
 
 
 def test_a_latent_of_another_vae_is_named_before_loading(folders: Callable[[str], Path]) -> None:

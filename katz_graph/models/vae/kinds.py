@@ -61,26 +61,29 @@ class VaeKind:
 
 
 def _of_blocks(values: Values) -> LatentSpace:
-    """Reads a scale, and a shift or statistics of each channel."""
+    """Reads a scale and a shift. Models for statistics of each channel need other noise levels too,
+    which their folders do not describe.
+    """
     usual = DEFAULT_LATENT_SPACE
     channels = value_in(values, "latent_channels", int, usual.channels)
     factor = 2 ** (len(value_in(values, "block_out_channels", list)) - 1)
     scale = float(value_in(values, "scaling_factor", float, usual.scale))
-    if not values.get("latents_mean"):
-        return LatentSpace(channels, factor, scale, float(values.get("shift_factor") or 0.0))
-    mean, deviation = _statistics(values, channels, ((), ()))
-    return LatentSpace(channels, factor, tuple([scale / one for one in deviation]), mean)
+    if values.get("latents_mean"):
+        raise ValueError(
+            "this VAE has a mean for each channel of its latents, expected one with a single shift"
+        )
+    return LatentSpace(channels, factor, scale, float(values.get("shift_factor") or 0.0))
 
 
-def _of_statistics(usual: LatentSpace, published: Statistics) -> Callable[[Values], LatentSpace]:
-    """Returns a function that reads statistics of each channel."""
+def _of_statistics(factor: int, published: Statistics) -> Callable[[Values], LatentSpace]:
+    """Returns a function that reads statistics of each channel. `factor`: unless configured."""
 
     def space(values: Values) -> LatentSpace:
-        channels = value_in(values, "z_dim", int, usual.channels)
+        channels = value_in(values, "z_dim", int, len(published[0]))
         if values.get("patch_size") not in (None, 1):
             raise ValueError(f"patch_size is {values['patch_size']!r}, expected none")
         mean, deviation = _statistics(values, channels, published)
-        levels = len(value_in(values, "dim_mult", list, [1] * usual.factor.bit_length()))
+        levels = len(value_in(values, "dim_mult", list, [1] * factor.bit_length()))
         return LatentSpace.of_statistics(2 ** (levels - 1), mean, deviation)
 
     return space
@@ -91,6 +94,8 @@ def _statistics(values: Values, channels: int, usual: Statistics) -> Statistics:
         tuple(map(float, value_in(values, name, list, list(published))))
         for name, published in zip(("latents_mean", "latents_std"), usual, strict=True)
     )
+    if 0.0 in deviation:
+        raise ValueError("latents_std contains 0, expected deviations above 0")
     for name, numbers in (("latents_mean", mean), ("latents_std", deviation)):
         if len(numbers) != channels:
             raise ValueError(
@@ -124,13 +129,17 @@ def _last_slices(name: str, shape: Sequence[int]) -> int:
     return prod(shape) // shape[2] if len(shape) == files.KERNEL_AXES else prod(shape)
 
 
+def _each_half(*names: str) -> tuple[str, ...]:
+    return tuple(name.format(half) for name in names for half in ("decoder", "encoder"))
+
+
 MODULES = "katz_graph.models.vae.modules"
 AUTOENCODER_KL = VaeKind(
     "AutoencoderKL",
     DEFAULT_LATENT_SPACE,
     space=_of_blocks,
     widest=_widest_block,
-    names=("decoder.conv_in.weight", "encoder.conv_in.weight"),
+    names=_each_half("{}.conv_in.weight"),
     configure=files.of_blocks,
     build=f"{MODULES}:build",
     convert=f"{MODULES}:convert",
@@ -141,9 +150,9 @@ AUTOENCODER_KL = VaeKind(
 QWEN_IMAGE = VaeKind(
     "AutoencoderKLQwenImage",
     LatentSpace.of_statistics(8, *statistics.QWEN_IMAGE),
-    space=_of_statistics(LatentSpace(16, 8, 1.0), statistics.QWEN_IMAGE),
+    space=_of_statistics(8, statistics.QWEN_IMAGE),
     widest=_widest_level,
-    names=("decoder.middle.0.residual.0.gamma", "decoder.mid_block.resnets.0.norm1.gamma"),
+    names=_each_half("{}.middle.0.residual.0.gamma", "{}.mid_block.resnets.0.norm1.gamma"),
     configure=files.of_flat_levels,
     build=f"{MODULES}:build_frame",
     convert=f"{MODULES}:convert_frame",
@@ -156,11 +165,13 @@ QWEN_IMAGE = VaeKind(
 QWEN_IMAGE_21 = VaeKind(
     "AutoencoderKLQwenImage21",
     LatentSpace.of_statistics(16, *statistics.QWEN_IMAGE_21),
-    space=_of_statistics(LatentSpace(64, 16, 1.0), statistics.QWEN_IMAGE_21),
+    space=_of_statistics(16, statistics.QWEN_IMAGE_21),
     widest=_widest_level,
     names=(
         "decoder.upsamples.0.upsamples.0.residual.0.gamma",
         "decoder.up_blocks.0.upsampler.resample.1.weight",
+        "encoder.downsamples.0.downsamples.0.residual.0.gamma",
+        "encoder.down_blocks.0.downsampler.resample.1.weight",
     ),
     configure=files.of_nested_levels,
     build=f"{MODULES}:build_frame",
