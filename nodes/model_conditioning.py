@@ -137,13 +137,7 @@ class FluxKontextMultiReferenceLatentMethod(
     )
 
     def run(self, conditioning: Conditioning) -> Conditioning:
-        method = self.reference_latents_method
-        if method == "index_timestep_zero":
-            raise InputError(
-                f"FluxKontextMultiReferenceLatentMethod: {method} is for models of other families: "
-                "choose offset, index or uxo/uno"
-            )
-        placing: Any = method.partition("/")[0]
+        placing: Any = self.reference_latents_method.partition("/")[0]
         return mapped(
             conditioning,
             lambda entry: replace(

@@ -392,7 +392,7 @@ class Concatenated:
     mask: Picture | None = None  # [B, H, W] or [B, 1, H, W] in any size
 
 
-ReferencePlacing = Literal["offset", "index", "uxo"]
+ReferencePlacing = Literal["offset", "index", "uxo", "index_timestep_zero", "negative_index"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +400,9 @@ class References:
     """Latents, as nodes pass them, that an editing model reads as extra tokens.
 
     `placing`: positions of these tokens: adjacent on a second plane, each latent on a separate
-    plane, or diagonally after the picture's corner.
+    plane, or diagonally after the picture's corner; each on a separate plane and with timestep 0,
+    or on planes before the picture's. A family takes some of these, and may replace the default by
+    its own.
     """
 
     latents: tuple[Picture, ...]  # [B, C, h, w]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stand_ins
 import torch
 from diffusers import QwenImagePipeline
 from safetensors.torch import save_file
@@ -20,9 +19,19 @@ from transformers_made import in_stages
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.patches import FlowSampling
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    ConditioningEntry,
+    ModelRecipe,
+    Picture,
+    Prompt,
+    References,
+    Zeroed,
+)
 from katz_graph.ir.values import Step, TextEncoding
 from katz_graph.models.configuration import config
-from katz_graph.models.family import architecture
+from katz_graph.models.families.shared.stand_ins import PREFIX
+from katz_graph.models.family import architecture, family_of
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.convert import tensors as loaded_tensors
 from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
@@ -30,6 +39,7 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.prepare import fuse_projections, prepare
 from katz_graph.planner.sampling import table_of
 from katz_graph.testing.random_models import draw_network, make_pipeline
+from katz_graph.testing.stand_ins.formats import write
 
 SIDES = 12, 20  # cells of a picture
 TOKENS, LEVEL = 9, 0.4375
@@ -234,6 +244,46 @@ def test_references_of_any_model_may_have_timestep_zero() -> None:
     assert (still[0] - moving[0]).abs().max() > 1e-3 * span
 
 
+@pytest.mark.parametrize(
+    ("variant", "chosen", "used"),
+    [
+        ("plain", "offset", "index"),
+        ("edit 2511", "offset", "index_timestep_zero"),
+        ("edit 2511", "index", "index"),
+        ("plain", "index_timestep_zero", "index_timestep_zero"),
+        ("layered", "offset", "negative_index"),
+    ],
+)
+def test_references_are_placed_as_the_model_was_trained_unless_a_node_says_otherwise(
+    variant: str, chosen: Any, used: str, tmp_path: Path
+) -> None:
+    model = network_recipe(file_of(tmp_path / "model.safetensors", variant))
+    seen = References((Picture.of(torch.ones(1, 16, 8, 8)),), chosen)
+    entry = completed(model, seen)
+    assert entry.references is not None and entry.references.placing == used
+
+
+@pytest.mark.parametrize(
+    ("channels", "method", "words"),
+    [
+        (16, "uxo", "has no reference method uxo/uno: choose index or index_timestep_zero"),
+        (4, "index", "a reference has 4 channels, the model's latents have 16"),
+    ],
+)
+def test_other_references_are_refused(
+    channels: int, method: Any, words: str, tmp_path: Path
+) -> None:
+    model = network_recipe(file_of(tmp_path / "model.safetensors", "plain"))
+    seen = References((Picture.of(torch.ones(1, channels, 8, 8)),), method)
+    with pytest.raises(InputError, match=words):
+        completed(model, seen)
+
+
+def completed(model: ModelRecipe, seen: References) -> ConditioningEntry:
+    entry = ConditioningEntry(Zeroed(Prompt(ClipRecipe(()), "")), references=seen)
+    return family_of(model.network).network.complete(entry, model, {}, True)
+
+
 # Files
 
 MARKER = "__index_timestep_zero__"
@@ -254,7 +304,7 @@ def file_of(path: Path, variant: str, prefix: str = "", **more: Tensor) -> Path:
     return path
 
 
-@pytest.mark.parametrize("prefix", ["", stand_ins.PREFIX])
+@pytest.mark.parametrize("prefix", ["", PREFIX])
 @pytest.mark.parametrize("variant", VALUES)
 def test_a_file_says_which_model_it_is(variant: str, prefix: str, tmp_path: Path) -> None:
     module = made(**VARIANTS[variant][0], **HEADS)
@@ -273,7 +323,7 @@ def test_a_file_says_which_model_it_is(variant: str, prefix: str, tmp_path: Path
 @pytest.mark.parametrize("kind", ["fp8", "scaled_fp8", "convrot"])
 def test_eight_bit_files_are_read(kind: str, tmp_path: Path) -> None:
     wanted = made(**HEADS).state_dict()
-    stand_ins.write(tmp_path / "model.safetensors", dict(wanted), kind)
+    write(tmp_path / "model.safetensors", dict(wanted), kind)
     network = network_recipe(tmp_path / "model.safetensors").network
     ours = ModelStore().network(network, "cpu", torch.float32).state_dict()
     assert ours.keys() == wanted.keys()

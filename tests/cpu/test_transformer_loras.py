@@ -714,6 +714,19 @@ def test_a_lora_of_another_family_is_refused_with_its_name(
     refused(ours, tmp_path, blocks, words)
 
 
+@pytest.mark.parametrize(("ours", "theirs"), list(permutations(("flux", "qwen_image"))))
+def test_a_lora_of_another_family_is_refused_though_some_of_its_layers_fit(
+    ours: Kind, theirs: Kind, tmp_path: Path
+) -> None:
+    """Their blocks have attention layers of the same names and shapes, as in Lightning's files."""
+    module = draw_network(theirs, 1)
+    tensors = by_modules(module, theirs, dotted("", KOHYA))
+    fitting = {name for name, _ in draw_network(ours, 1).named_parameters()}
+    assert any(f"{name.partition('.lora')[0]}.weight" in fitting for name in tensors)
+    words = rf"made for {TITLES[theirs]}, not for {TITLES[ours]}: transformer\.\S+ \(shape \["
+    refused(ours, tmp_path, tensors, words)
+
+
 def test_a_lora_of_a_unet_is_refused_with_its_name(kind: Kind, tmp_path: Path) -> None:
     layer = "lora_unet_down_blocks_1_attentions_0_transformer_blocks_0_attn1_to_q"
     tensors = {f"{layer}.{end}": value for end, value in lora(32, 32).items()}

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.recipe import (
     Component,
@@ -52,8 +53,14 @@ def complete(
     if not set. Raises InputError for latents with a wrong channel count.
     """
     guidance = entry.guidance if is_guided(model.network) else "off"
-    for reference in () if entry.references is None else entry.references.latents:
-        check_channels("a reference", reference, model)
+    if entry.references is not None:
+        if entry.references.placing not in ("offset", "index", "uxo"):
+            raise InputError(
+                f"{model.network.folder}: the model has no reference method "
+                f"{entry.references.placing}: choose offset, index or uxo/uno"
+            )
+        for reference in entry.references.latents:
+            check_channels("a reference", reference, model)
     entry = replace(entry, guidance=GUIDANCE if guidance is None else guidance)
     if not architecture(model.network).extra_channels:
         return entry

@@ -10,7 +10,12 @@ from functools import lru_cache
 from typing import Any
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.recipe import Component, ConditioningEntry, ModelRecipe
+from katz_graph.core.recipe import (
+    Component,
+    ConditioningEntry,
+    ModelRecipe,
+    ReferencePlacing,
+)
 from katz_graph.models.configuration import config, config_value, expect_class
 from katz_graph.models.families.shared.conditioning import (
     check_channels,
@@ -21,6 +26,8 @@ from katz_graph.models.vae.kinds import QWEN_IMAGE
 
 TRANSFORMER = "QwenImageTransformer2DModel"
 LATENT = QWEN_IMAGE.latent
+STILL: ReferencePlacing = "index_timestep_zero"
+BEHIND: ReferencePlacing = "negative_index"
 TEMPLATE = (
     "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, "
     "quantity, text, spatial relationships of the objects and background:<|im_end|>\n"
@@ -62,10 +69,10 @@ def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
     """Sets the method of reference latents that the model was trained with, unless the conditioning
-    sets one. Raises InputError for latents with a wrong channel count, for a method that the model
-    has not, and for guidance.
+    sets another than the default. Raises InputError for latents with a wrong channel count, for a
+    method that the model has not, and for guidance.
     """
-    references = entry.references
+    references, values = entry.references, config(model.network)
     check_unsupported_conditioning(replace(entry, references=None), model)
     if references is None:
         return entry
@@ -73,7 +80,14 @@ def complete(
         check_channels("a reference", reference, model)
     if references.placing == "uxo":
         raise InputError(
-            f"{model.network.folder}: references of the method uxo/uno are not supported: choose "
-            "index or index_timestep_zero"
+            f"{model.network.folder}: the model has no reference method uxo/uno: choose index or "
+            "index_timestep_zero"
         )
-    return entry
+    if references.placing != "offset":
+        return entry
+    own: ReferencePlacing = "index"
+    if values.get("zero_cond_t"):
+        own = STILL
+    elif values.get("use_layer3d_rope"):
+        own = BEHIND
+    return replace(entry, references=replace(references, placing=own))

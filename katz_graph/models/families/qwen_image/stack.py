@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.active import Active
-from katz_graph.models.families.qwen_image.architecture import THETA
+from katz_graph.models.families.qwen_image.architecture import BEHIND, STILL, THETA
 from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Fixed,
@@ -27,9 +27,6 @@ from katz_graph.models.families.shared.transformer_stack import (
     unpacked,
 )
 from katz_graph.models.prepared.qwen_image import block_tokens
-
-STILL = "index_timestep_zero"  # references are modulated with timestep 0
-BEHIND = "negative_index"  # references are on the planes -1, -2, ...
 
 
 def side(module: Any) -> int:
