@@ -11,7 +11,7 @@ from functools import lru_cache
 from katz_graph.core.recipe import Component, FileIdentity
 from katz_graph.models.configuration import config
 from katz_graph.models.fetching.file_cache import FileCache
-from katz_graph.models.text.kinds import kind_of
+from katz_graph.models.text.kinds import kind_of, pack_name
 
 TextParts = tuple[str, ...]
 """Names the parts of adapter files that apply to one text encoder of a model."""
@@ -81,7 +81,7 @@ def text_parts(encoders: Iterable[Component]) -> Iterator[TextParts]:
         kind = kind_of(encoder)
         if not kind.rows:
             # mT5 has the architecture of T5
-            yield T5 if kind.width == "d_model" else kind.name, kind.packs
+            yield T5 if kind.width == "d_model" else kind.name, pack_name(encoder)
             continue
         open_clip = config(encoder).get("hidden_act", "quick_gelu") == "gelu"
         if not first:  # models with two CLIPs have CLIP-L and CLIP-G, in this order

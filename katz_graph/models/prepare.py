@@ -84,7 +84,7 @@ FLUX = "diffusers.models.transformers.transformer_flux"
 Z_IMAGE = "diffusers.models.transformers.transformer_z_image"
 Z_IMAGE_CONTROL = "diffusers.models.controlnets.controlnet_z_image"
 T5_BLOCKS = ("LayerNorm", "Attention", "DenseGatedActDense", "Block")
-QWEN3_BLOCKS = ("RMSNorm", "Attention", "MLP", "DecoderLayer")
+LANGUAGE_BLOCKS = ("RMSNorm", "Attention", "MLP", "DecoderLayer")
 PREPARED: Mapping[str, str] = {
     library: f"katz_graph.models.prepared.{ours}"
     for library, ours in {
@@ -126,7 +126,9 @@ PREPARED: Mapping[str, str] = {
                 ("bert", "bert", ("BertSelfOutput", "BertOutput")),
                 ("t5", "t5", [f"T5{block}" for block in T5_BLOCKS]),
                 ("mt5", "t5", [f"MT5{block}" for block in T5_BLOCKS]),
-                ("qwen3", "qwen3", [f"Qwen3{block}" for block in QWEN3_BLOCKS]),
+                ("qwen2", "qwen2", [f"Qwen2{block}" for block in LANGUAGE_BLOCKS]),
+                ("qwen3", "qwen3", [f"Qwen3{block}" for block in LANGUAGE_BLOCKS]),
+                ("mistral", "mistral", [f"Mistral{block}" for block in LANGUAGE_BLOCKS]),
             )
             for block in blocks
         },

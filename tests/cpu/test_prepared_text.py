@@ -20,8 +20,12 @@ from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
     CLIPTextModelWithProjection,
+    MistralConfig,
+    MistralModel,
     MT5Config,
     MT5EncoderModel,
+    Qwen2Config,
+    Qwen2Model,
     Qwen3Config,
     Qwen3Model,
     T5Config,
@@ -96,20 +100,24 @@ def t5(kind: type, config: type, **options: Any) -> Any:
     return with_random_norms(module)
 
 
-def qwen3() -> Any:
+def language(model: Any, config: Any, **options: Any) -> Any:
     torch.manual_seed(0)
-    config = Qwen3Config(
+    sizes = config(
         vocab_size=200,
         hidden_size=40,
         intermediate_size=56,
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=12,
         initializer_range=0.3,
         use_cache=False,
+        **options,
     )
-    return with_random_norms(Qwen3Model(config))
+    module = with_random_norms(model(sizes))
+    for name, weight in module.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(weight)
+    return module
 
 
 def with_random_norms(module: nn.Module) -> nn.Module:
@@ -129,11 +137,14 @@ ENCODERS: dict[str, Callable[[], Any]] = {
     "t5": lambda: t5(T5EncoderModel, T5Config),
     "t5 with silu": lambda: t5(T5EncoderModel, T5Config, dense_act_fn="silu"),
     "mt5": lambda: t5(MT5EncoderModel, MT5Config),
-    "qwen3": qwen3,
+    "qwen2": lambda: language(Qwen2Model, Qwen2Config),
+    "qwen3": lambda: language(Qwen3Model, Qwen3Config, head_dim=12),
+    "mistral": lambda: language(MistralModel, MistralConfig, head_dim=12, sliding_window=None),
 }
-BLOCKS = {"t5": 1 + 5 * 3, "t5 with silu": 1 + 5 * 3, "mt5": 1 + 5 * 3, "qwen3": 1 + 7 * 3}
+SIXTEEN = ("t5", "t5 with silu", "mt5", "qwen2", "mistral")
+BLOCKS = dict.fromkeys(SIXTEEN, 1 + 5 * 3) | {"qwen3": 1 + 7 * 3}
 """Prepared modules of an encoder of three layers; others have two a layer."""
-PRODUCTS = {"bert": 0, "t5": 2 * 3, "t5 with silu": 2 * 3, "mt5": 2 * 3, "qwen3": 2 * 3}
+PRODUCTS = {"bert": 0, **dict.fromkeys(BLOCKS, 2 * 3)}
 """Fused products of an encoder of three layers; others have one a layer."""
 
 
@@ -188,7 +199,7 @@ def test_with_projections_side_by_side_it_is_transformers_within_rounding(name: 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["t5", "mt5", "qwen3"])
+@pytest.mark.parametrize("name", ["t5", "mt5", "qwen2", "qwen3", "mistral"])
 def test_fused_encoders_are_recorded(name: str) -> None:
     """Replays with another text, between which all intermediate tensors are overwritten."""
     module, ids = ENCODERS[name](), torch.arange(12)[None]

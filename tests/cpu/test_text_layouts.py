@@ -18,16 +18,22 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
+from katz_graph.adapters.encoders import text_parts
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import ClipRecipe, Component, Fill, Prompt, TextLayout
+from katz_graph.models.costs.counts import Counts
+from katz_graph.models.families.shared.stages import text_work
 from katz_graph.models.family import TextSet, families, text_set
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.sources import clip_recipe
 from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.stages import Extent
 from katz_graph.models.text.encoder import encode
-from katz_graph.models.text.kinds import text_width
+from katz_graph.models.text.kinds import pack_name, text_width
 from katz_graph.models.text.tokens import load_tokenizer, prompt_length, sequence, text_size
+from katz_graph.models.text.tower import hidden_states
 
+EXTENT = Extent((1, 4, 8, 8), 64, 4)
 LAYERS, PAD = 4, "<|endoftext|>"
 WORDS = (PAD, "<|im_start|>", "<|im_end|>")
 SIZES = {
@@ -316,6 +322,40 @@ def test_a_mistral_without_words_is_refused(places: Path, tmp_path: Path) -> Non
     save_file({name: torch.zeros(rows, 5120) for name, rows in shapes.items()}, path)
     with pytest.raises(InputError, match=r"mistral\.saf.* a Mistral 3 has no tok.* tekken_model"):
         clip_recipe([path])
+
+
+def test_layers_after_the_last_state_in_use_are_neither_computed_nor_counted(
+    places: Path,
+) -> None:
+    for name in STOCK:
+        clip = loaded(places / name, LAYOUTS["last, normed"])
+        part = clip.encoders[0].encoder
+        works = [
+            text_work({"encoding": Prompt(replace(clip, layout=layout), "a")}, EXTENT, Counts())
+            for layout in (clip.layout, TextLayout(states=(1, LAYERS)), TextLayout(states=(1,)))
+        ]
+        assert works[1].flops == pytest.approx(works[0].flops, rel=0.02)
+        assert works[2].flops == pytest.approx(works[0].flops / LAYERS, rel=0.02)
+        module = ModelStore().text_encoder(part, "cpu", torch.float32)
+        module.layers[2].register_forward_hook(lambda *_: pytest.fail("layer 3 was computed"))
+        hidden_states(module, torch.ones(1, 3, 128), TextLayout(states=(0, 2)))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "width", "name"),
+    [
+        ("Qwen3Model", 1024, "qwen3_06b"),
+        ("Qwen3Model", 2560, "qwen3_4b"),
+        ("Qwen3Model", 64, "qwen3_4b"),
+        ("Qwen3VLModel", 4096, "qwen3vl_8b"),
+        ("Qwen2_5_VLModel", 3584, "qwen25_7b"),
+        ("Mistral3Model", 5120, "mistral3_24b"),
+    ],
+)
+def test_packs_call_tokens_by_the_encoder_s_size(architecture: str, width: int, name: str) -> None:
+    part = encoder(architecture, width)
+    assert pack_name(part) == name
+    assert name in next(text_parts([part]))
 
 
 def encoder(architecture: str, width: int) -> Component:

@@ -579,7 +579,7 @@ LAYER = {
 
 
 def encoder_part(kind: str) -> Component:
-    values = CLIPS.get(kind) or {"architectures": [OTHERS[kind]]}
+    values = CLIPS.get(kind) or {"architectures": [OTHERS[kind]], "hidden_size": 2560}
     return Component("", (), json.dumps(values))
 
 

@@ -101,12 +101,12 @@ class ClipFacade:
 
     def _names(self) -> tuple[str, ...]:
         """Returns the names of the encoders' token rows."""
-        from katz_graph.models.text.kinds import CLIP, kind_of
+        from katz_graph.models.text.kinds import CLIP, kind_of, pack_name
 
-        kinds = [kind_of(one.encoder) for one in self.recipe.encoders]
+        encoders = [one.encoder for one in self.recipe.encoders]
         return tuple(
-            (SECOND if number else CLIP.packs) if kind.rows else kind.packs
-            for number, kind in enumerate(kinds)
+            (SECOND if number else CLIP.packs) if kind_of(one).rows else pack_name(one)
+            for number, one in enumerate(encoders)
         )
 
     def _prompt(self, tokens: Any) -> Prompt:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.recipe import ClipRecipe, Component, TextEncoderRecipe
+from katz_graph.core.recipe import ClipRecipe, Component, TextEncoderRecipe, TextLayout
 from katz_graph.models.configuration import config, config_value
 
 USUAL_ROW = 77  # tokens of a CLIP row, unless configured
@@ -32,7 +32,7 @@ class EncoderKind:
     model: str
     configuration: str
     tokenizer: str
-    packs: str  # name of its tokens in packs
+    packs: str  # name of its tokens in packs; {} is the size, see `pack_name`
     width: str = "hidden_size"  # configuration key of a token's width
     rows: bool = False  # reads texts in rows of fixed length
     projects: bool = False  # has a text projection
@@ -66,7 +66,7 @@ QWEN3 = EncoderKind(
     "Qwen3Model",
     "Qwen3Config",
     "Qwen2Tokenizer",
-    "qwen3_4b",
+    "qwen3_{}",
     causal=True,
     overflows=True,
     architectures=("Qwen3ForCausalLM",),
@@ -76,7 +76,7 @@ QWEN3_VL = replace(
     QWEN3,
     name="qwen3_vl",
     title="Qwen3-VL",
-    packs="qwen3vl_4b",
+    packs="qwen3vl_{}",
     architectures=("Qwen3VLForConditionalGeneration", "Qwen3VLModel"),
     whole="Qwen3VLConfig",
     sizes=((2560, "4B"), (4096, "8B")),
@@ -167,14 +167,34 @@ def text_value(encoder: Component, name: str) -> int:
     return int(config_value(encoder, name, int))
 
 
+def used_configuration(encoder: Component, layout: TextLayout) -> Mapping[str, Any]:
+    """Returns an encoder's configuration without the layers after the last state that is read."""
+    values = config(encoder)
+    if not layout.states:
+        return values
+    text = values.get("text_config", values)
+    last = min(max(layout.states), text_value(encoder, "num_hidden_layers"))
+    used = {**text, "num_hidden_layers": last}
+    if "layer_types" in text:
+        used["layer_types"] = text["layer_types"][:last]
+    return used if text is values else {**values, "text_config": used}
+
+
 def size_of(encoder: Component) -> str:
     """Returns the size of a published encoder, by its width; empty for other encoders."""
-    return dict(kind_of(encoder).sizes).get(width_of(encoder), "")
+    sizes = dict(kind_of(encoder).sizes)
+    return sizes.get(width_of(encoder), "") if sizes else ""
 
 
 def called(encoder: Component) -> str:
     """Returns the title of an encoder with its size."""
     return f"{kind_of(encoder).title} {size_of(encoder)}".strip()
+
+
+def pack_name(encoder: Component) -> str:
+    """Returns the name of an encoder's tokens in packs, and of its parts in LoRA files."""
+    size = size_of(encoder) or "4B"
+    return kind_of(encoder).packs.format(size.replace(".", "").lower())
 
 
 def titles(names: Iterable[str]) -> str:

@@ -12,7 +12,6 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Picture
 from katz_graph.ir.device import Work
 from katz_graph.ir.region import Previous, Ref
-from katz_graph.models.configuration import config
 from katz_graph.models.costs.sums import total
 from katz_graph.models.family import architecture
 from katz_graph.models.stages import (
@@ -25,18 +24,24 @@ from katz_graph.models.stages import (
     short_digest,
     uncounted,
 )
+from katz_graph.models.text.kinds import used_configuration
 from katz_graph.models.text.recipe import prompts
 
 
 def text_work(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> Work:
     encoders = [
-        (encoder.encoder, prompt.clip.layout.length(number) or extent.tokens)
+        (encoder.encoder, prompt.clip.layout, prompt.clip.layout.length(number) or extent.tokens)
         for prompt in prompts(inputs["encoding"])
         for number, encoder in enumerate(prompt.clip.encoders)
     ]
     works = [
-        counts.work(config(encoder), "text_encoder", Sized(1, 0, 0, tokens), extent.value_bytes)
-        for encoder, tokens in encoders
+        counts.work(
+            used_configuration(encoder, layout),
+            "text_encoder",
+            Sized(1, 0, 0, tokens),
+            extent.value_bytes,
+        )
+        for encoder, layout, tokens in encoders
     ]
     return total(works)
 
