@@ -10,14 +10,14 @@ from functools import lru_cache
 
 from torch import Tensor, cat, split
 
-from katz_graph.core.recipe import Component, Tile
+from katz_graph.core.recipe import Component, Tile, VaeRecipe
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.peaks import stage_peak
 from katz_graph.models.stages import Stage
-from katz_graph.models.vae.kinds import kind_of, space_of
+from katz_graph.models.vae.kinds import kind_of, picture_channels, space_of
 
 TILES = (Tile(512, 64), Tile(256, 64), Tile(128, 32))
-PICTURE_BYTES = 12  # RGB pixel in float32
+VALUE_BYTES = 4  # of a pixel's channel, in float32
 # whole images in addition to the VAE's memory: sums, weights, the result and the input
 COPIES = 4
 # multiple of the widest layer at full size: if that fits, no exact count is needed
@@ -67,7 +67,7 @@ def needed(
     computed = _peak(
         part, stage.name, parts.pictures, min(side, height), min(side, width), value_bytes
     )
-    return computed + COPIES * PICTURE_BYTES * batch * height * width
+    return computed + _copies(part, batch, height, width)
 
 
 def surely_enough(
@@ -77,10 +77,12 @@ def surely_enough(
     side = max(height, width) if parts.tile is None else parts.tile.side
     widest = kind_of(part).widest(config(part))
     at_once = parts.pictures * min(side, height) * min(side, width)
-    return float(
-        UPPER_BOUND_FACTOR * widest * value_bytes * at_once
-        + COPIES * PICTURE_BYTES * batch * height * width
-    )
+    computed = float(UPPER_BOUND_FACTOR * widest * value_bytes * at_once)
+    return computed + _copies(part, batch, height, width)
+
+
+def _copies(part: Component, batch: int, height: int, width: int) -> int:
+    return COPIES * VALUE_BYTES * picture_channels(VaeRecipe(part)) * batch * height * width
 
 
 @lru_cache(maxsize=256)
