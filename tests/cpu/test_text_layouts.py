@@ -20,10 +20,18 @@ from torch import Tensor
 
 from katz_graph.adapters.encoders import text_parts
 from katz_graph.core.errors import InputError
-from katz_graph.core.recipe import ClipRecipe, Component, Fill, Prompt, TextLayout
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    Component,
+    Fill,
+    ModelRecipe,
+    Prompt,
+    TextEncoderRecipe,
+    TextLayout,
+)
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.families.shared.stages import text_work
-from katz_graph.models.family import TextSet, families, text_set
+from katz_graph.models.family import TextSet, check_text, families, text_set
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.sources import clip_recipe
 from katz_graph.models.loading.store import ModelStore
@@ -266,6 +274,68 @@ def test_weights_that_texts_do_not_use_are_not_counted(stock: dict[str, Any], pl
         wanted = sum(weight.numel() for weight in text.parameters())
         for place in (places / name, places / f"{name}.safetensors"):
             assert count_values(clip_recipe([place]).encoders[0].encoder) == wanted
+
+
+def test_a_checkpoint_holds_the_text_encoder_s_file_under_a_prefix(
+    stock: dict[str, Any], places: Path, tmp_path: Path
+) -> None:
+    prefix = "text_encoders.qwen25_7b.transformer."
+    tensors = load_file(places / "qwen2_5_vl.safetensors")
+    whole = {prefix + name: tensor for name, tensor in tensors.items()}
+    save_file(whole | {"first_stage_model.a": torch.ones(1)}, tmp_path / "whole.safetensors")
+    (one,) = clip_recipe([tmp_path / "whole.safetensors"]).encoders
+    (alone,) = clip_recipe([places / "qwen2_5_vl.safetensors"]).encoders
+    assert count_values(one.encoder) == count_values(alone.encoder)
+    module = ModelStore().text_encoder(one.encoder, "cpu", torch.float32)
+    wanted = stock["qwen2_5_vl"].model.language_model
+    assert torch.equal(module.norm.weight, wanted.norm.weight)
+
+
+def test_scaled_8_bit_weights_of_the_text_part_are_widened(places: Path, tmp_path: Path) -> None:
+    """Also if the other parts have scales, too."""
+    tensors = load_file(places / "qwen3_vl.safetensors")
+    stored, wide = dict(tensors), dict(tensors)
+    for name, weight in tensors.items():
+        if weight.ndim == 2 and name.endswith(("_proj.weight", "fc1.weight")):
+            scale = weight.abs().max() / 448
+            stored[name] = (weight / scale).to(torch.float8_e4m3fn)
+            stored[name.replace(".weight", ".scale_weight")] = scale
+            wide[name] = stored[name].float() * scale
+    stored["scaled_fp8"] = torch.zeros(2, dtype=torch.float8_e4m3fn)
+    states = []
+    for kind, content in (("stored", stored), ("wide", wide)):
+        save_file(content, tmp_path / f"{kind}.safetensors")
+        (one,) = clip_recipe([tmp_path / f"{kind}.safetensors"]).encoders
+        module = ModelStore().text_encoder(one.encoder, "cpu", torch.float32)
+        states.append(hidden_states(module, torch.ones(1, 3, 128)))
+    assert torch.equal(*states)
+
+
+QWEN_IMAGE = json.dumps({"_class_name": "QwenImageTransformer2DModel", "joint_attention_dim": 3584})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "width", "layers", "states", "problem"),
+    [
+        ("Qwen3VLModel", 2560, 4, (), "width 2560 .* takes 3584 .*; use Qwen2.5-VL 7B"),
+        ("Qwen3Model", 2560, 4, (1, 2, 3), "width 7680 .* takes 3584 .*; use Qwen2.5-VL 7B"),
+        ("Qwen2_5_VLModel", 3584, 4, (), ""),
+        ("Qwen2_5_VLModel", 3584, 4, (6,), "Qwen2.5-VL 7B of 4 layers, .* output of layer 6"),
+    ],
+)
+def test_an_encoder_that_does_not_fit_is_refused_with_the_one_that_does(
+    architecture: str, width: int, layers: int, states: tuple[int, ...], problem: str
+) -> None:
+    sizes = {"hidden_size": width, "num_hidden_layers": layers}
+    values = {"architectures": [architecture], "text_config": sizes}
+    part = Component("/clip/it.safetensors", (), json.dumps(values))
+    clip = ClipRecipe((TextEncoderRecipe(part, part),), layout=TextLayout(states=states))
+    model = ModelRecipe(Component("/unet", (), QWEN_IMAGE), part)
+    if not problem:
+        check_text(clip, model)
+        return
+    with pytest.raises(InputError, match=f"^/clip/it.safetensors: .*{problem}$"):
+        check_text(clip, model)
 
 
 MISTRAL = TextLayout(template="<s>[INST]{}[/INST]", states=(1, 3), fill=Fill(12, left=True))

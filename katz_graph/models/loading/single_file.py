@@ -38,7 +38,7 @@ from katz_graph.models.loading.identity import (
     header,
 )
 from katz_graph.models.loading.quantised import stored_weights
-from katz_graph.models.text.kinds import BERT, CLIP, MT5, QWEN3, T5, EncoderKind, kind_of
+from katz_graph.models.text.kinds import BERT, CLIP, EVERY, MT5, QWEN3, T5, EncoderKind, kind_of
 from katz_graph.models.text.vocabularies import in_file, on_hub, text_encoder
 from katz_graph.models.vae.kinds import KINDS as VAES
 from katz_graph.models.vae.kinds import VaeKind
@@ -72,9 +72,9 @@ TEXT_ENCODERS = {
 """Layouts of text encoders in separate files; a CLIP's width decides whether it projects."""
 CONFIGURATIONS: Mapping[EncoderKind, Callable[[Shapes], Configuration]] = {
     T5: t5_configuration,
-    QWEN3: language_configuration,
     MT5: mt5_configuration,
     BERT: bert_configuration,
+    **{kind: language_configuration for kind in EVERY if kind.causal},
 }
 """Configurations of text encoders in checkpoints, by kind; `text_configuration` is for CLIP."""
 UNSUPPORTED_FAMILIES = {  # patterns of tensor names -> unsupported families
