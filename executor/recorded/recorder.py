@@ -26,6 +26,7 @@ from katz_graph.executor.recorded.recording import Backend, Recording, poison
 from katz_graph.executor.recorded.trial import Trial
 from katz_graph.executor.worker.stream import HostStream, Stream
 from katz_graph.host.memory import is_out_of_memory
+from katz_graph.models.loading.fill import memory_of
 from katz_graph.models.stages import Outputs, Stage
 
 ON_HOST = HostStream()
@@ -285,7 +286,7 @@ def _fill(homes: Sequence[Home], given: Mapping[str, Any]) -> None:
 
 
 def _weights(module: nn.Module | None) -> list[Tensor]:
-    return [] if module is None else [*module.parameters(), *module.buffers()]
+    return [] if module is None else list(memory_of(module).values())
 
 
 def _addresses(module: nn.Module | None) -> tuple[int, ...]:

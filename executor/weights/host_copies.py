@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from katz_graph.executor.weights.weight_cache import WeightCache, byte_size
 from katz_graph.host.memory import RanOut, attempt, free_bytes
 from katz_graph.host.transfer import to_host
-from katz_graph.models.loading.fill import named_tensors
+from katz_graph.models.loading.fill import memory_of
 
 SHARE = 1 / 8  # of the host's free memory, for each GPU
 
@@ -40,10 +40,11 @@ class HostCopies:
         """Copies a module's weights, unless they are cached, exceed the budget, or memory runs out.
         Calls `before` first, which restores the loaded weights.
         """
-        there = named_tensors(module)
-        if self.get(key) is not None or not self._cache.make_room(byte_size(there.values())):
+        size = byte_size(memory_of(module).values())
+        if self.get(key) is not None or not self._cache.make_room(size):
             return
         before()
+        there = memory_of(module)
         copies = attempt(lambda: {name: to_host(weight) for name, weight in there.items()})
         if not isinstance(copies, RanOut):
             self._cache.keep(key, copies)

@@ -27,6 +27,7 @@ from katz_graph.kernels.patches import Delta, Patch, Send
 from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.fill import stored_tensors
 from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.quantised_weight import QuantisedWeight
 from katz_graph.models.row_loras import LoraFactors
 from katz_graph.settings.environment import checks_weights
 
@@ -100,10 +101,13 @@ class WeightSets:
     Each set names the parts of a LoRA file that it uses, because a text encoder may be the first of
     one model and the second of another. A set's weights are the originals plus all deltas in order,
     accumulated in float32 and rounded once; those of the empty set are the originals, bit for bit.
-    A switch writes only the weights that the old or the new set changes. Not thread-safe.
+    A switch writes only the weights that the old or the new set changes. Not thread-safe. Weights
+    that are stored as 8-bit numbers are their own originals; those that a set changes are read from
+    wide memory of their own while it is resident.
 
     `read` returns the files; `cache` may hold recurring sets; `spare_memory` limits the device
-    memory for originals; `send` copies factors to a GPU. Raises RunError when a restored weight
+    memory for originals; `send` copies factors to a GPU; `make_room` is called with the bytes that
+    wide weights will take. Raises RunError when a restored weight
     differs from its original, if that is checked (KATZ_CHECK_WEIGHTS).
     """
 
@@ -114,8 +118,9 @@ class WeightSets:
         cache: WeightSetCache | None = None,
         spare_memory: SpareMemory = nowhere,
         send: Send | None = None,
+        make_room: Callable[[int], object] = lambda size: None,
     ) -> None:
-        self._send = send
+        self._send, self._make_room = send, make_room
         self._weights: dict[str, Tensor] = stored_tensors(module)
         self._family = family_of_class(type(module).__name__)
         self._read, self._cache = read, cache
@@ -127,6 +132,9 @@ class WeightSets:
         self._factors: WeakValueDictionary[Resident, LoraFactors] = WeakValueDictionary()
         # of all weights that any set has changed
         self.originals = Originals(spare_memory, self._prepared.clear)
+        self._quantised = {
+            name: one for name, one in self._weights.items() if isinstance(one, QuantisedWeight)
+        }
         self._touched: frozenset[str] = frozenset()
         self._resident: Resident = ()
         self._gpus = {weight.device for weight in self._weights.values() if weight.is_cuda}
@@ -137,6 +145,15 @@ class WeightSets:
     def resident(self) -> Resident:
         """Returns the LoRAs merged into the weights, without those of strength 0."""
         return self._resident
+
+    @property
+    def replaced(self) -> Mapping[str, int]:
+        """Returns the bytes of the replacements of stored weights, by name."""
+        return {
+            name: one.replacement.nbytes
+            for name, one in self._quantised.items()
+            if one.replacement is not None
+        }
 
     @property
     def touched(self) -> frozenset[str]:
@@ -163,16 +180,17 @@ class WeightSets:
         touched = frozenset(made if cached is None else cached)
         try:
             self._restore(self._touched - touched)
+            self._replace(touched & self._quantised.keys())
             self._copy(cached or {})
             self._keep(made)
             self._patch(wanted, files, made)
         except BaseException:
-            self._restore(frozenset(self.originals.tensors))
+            self._restore(self.originals.tensors.keys() | self._quantised.keys())
             self._touched, self._resident = frozenset(), ()
             raise
         self._touched, self._resident = touched, wanted
         if self._cache is not None and made:
-            self._cache.made((self, wanted), {name: self._weights[name] for name in touched})
+            self._cache.made((self, wanted), {name: self._target(name) for name in touched})
         for device in self._gpus:
             torch.cuda.synchronize(device)
         return time.perf_counter() - begin
@@ -223,22 +241,48 @@ class WeightSets:
     def _keep(self, names: Iterable[str]) -> None:
         """Stores the originals of weights that no set has changed before."""
         originals = self.originals.tensors
-        new = {name: self._weights[name] for name in names if name not in originals}
-        self.originals.keep(new)
-        for name in new if self._checks else ():
-            self._digests[name] = tensor_digest(originals[name])
+        names = [name for name in names if name not in originals]
+        self.originals.keep(
+            {name: self._weights[name] for name in names if name not in self._quantised}
+        )
+        for name in names if self._checks else ():
+            self._digests.setdefault(name, tensor_digest(self._stored(name)))
 
     def _restore(self, names: Iterable[str]) -> None:
-        originals = {name: self.originals.tensors[name] for name in names}
-        self._copy(originals)
-        for name in originals if self._checks else ():
-            if tensor_digest(self._weights[name]) != self._digests[name]:
+        names = list(names)
+        for name in self._quantised.keys() & names:
+            self._quantised[name].replacement = None
+        self._copy(
+            {name: self.originals.tensors[name] for name in names if name not in self._quantised}
+        )
+        for name in self._digests.keys() & names:
+            if tensor_digest(self._stored(name)) != self._digests[name]:
                 raise RunError(f"{name} differs from its weights before LoRAs were added")
+
+    def _replace(self, names: Iterable[str]) -> None:
+        """Gives stored weights replacements with their own values."""
+        weights = [self._quantised[name] for name in names]
+        new = [one for one in weights if one.replacement is None]
+        self._make_room(sum(one.numel() * one.element_size() for one in new))
+        for one in weights:
+            one.replace()
+
+    def _stored(self, name: str) -> Tensor:
+        """Returns the tensor with a weight as it was loaded, if no set changes it."""
+        quantised = self._quantised.get(name)
+        return self._weights[name] if quantised is None else quantised.codes
+
+    def _target(self, name: str) -> Tensor:
+        """Returns the tensor that a set writes: the weight, or the replacement of a stored one."""
+        quantised = self._quantised.get(name)
+        if quantised is None or quantised.replacement is None:
+            return self._weights[name]
+        return quantised.replacement
 
     def _copy(self, values: Mapping[str, Tensor]) -> None:
         """Copies values into the weights of these names."""
         if values:
-            weights = [self._weights[name] for name in values]
+            weights = [self._target(name) for name in values]
             torch._foreach_copy_(weights, list(values.values()), non_blocking=True)
 
     def _patch(self, wanted: Resident, files: Sequence[LoraFile], made: Deltas) -> None:
@@ -252,7 +296,7 @@ class WeightSets:
                 if self._source(name) is self._weights[name]
             }
         )
-        if len(files) == 1:
+        if len(files) == 1 and self._quantised.keys().isdisjoint(made):
             ((lora, parts),) = wanted
             strength, patches = lora.strength, self._prepared_file(files[0], parts, made)
         else:
@@ -272,7 +316,7 @@ class WeightSets:
     def _prepare(self, made: Deltas) -> Prepared:
         patches, others = [], []
         for name in sorted(made):
-            weight = self._weights[name]
+            weight = self._target(name)
             if plain := _plain(weight, made[name]):
                 patches.append(Patch(weight, self._source(name), plain))
             else:
@@ -283,12 +327,14 @@ class WeightSets:
         """Returns a weight's original if that is on the weight's device; else the weight itself,
         into which the original is copied before patching.
         """
+        if name in self._quantised:
+            return self._target(name)
         weight, original = self._weights[name], self.originals.tensors[name]
         return original if original.device == weight.device else weight
 
     def _write(self, name: str, deltas: Sequence[tuple[Method, float]]) -> None:
         """Adds deltas to one original."""
-        weight, original = self._weights[name], self._source(name)
+        weight, original = self._target(name), self._source(name)
         in_place = weight.dtype == torch.float32 and weight.is_contiguous()
         for rows in _blocks(weight, deltas):
             target, source = (weight, original) if rows is ALL else (weight[rows], original[rows])
@@ -331,9 +377,12 @@ def _joined(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> tuple[Ten
     strengths.
     """
     plain = [(method, strength) for method, strength in deltas if _is_plain(method)]
-    down = [one.product.right.to(weight).reshape(-1, *weight.shape[1:]) for one, _ in plain]
+    down = [
+        one.product.right.to(weight.device, weight.dtype).reshape(-1, *weight.shape[1:])
+        for one, _ in plain
+    ]
     up = [one.product.left.float() * (strength * one.scale) for one, strength in plain]
-    return torch.cat(down), torch.cat(up, 1).to(weight)
+    return torch.cat(down), torch.cat(up, 1).to(weight.device, weight.dtype)
 
 
 def _blocks(weight: Tensor, deltas: Sequence[tuple[Method, float]]) -> Iterable[slice]:
@@ -375,7 +424,7 @@ def _whole(part: Component, loras: tuple[Lora, ...], parts: TextParts) -> Any:
     if isinstance(part, MergedComponent):
         module = merged_module(part, parts)
     else:
-        store = ModelStore()
+        store = ModelStore(widens=True)
         load = store.text_encoder if parts else store.network
         module = load(part, "cpu", torch.float32)
     WeightSets(module).use(loras, parts)

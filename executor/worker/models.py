@@ -468,17 +468,25 @@ class DeviceModels(ResidentHooks):
 
     def _resident(self, module: Any, loras: tuple[Lora, ...], parts: TextParts = ()) -> float:
         """Makes LoRAs resident; returns the seconds it took, 0 if they already were."""
-        if seconds := self._sets_of(module).use(loras, parts):
-            self.lora_merges += 1
-            self.lora_seconds += seconds
-        return seconds
+        sets = self._sets_of(module)
+        before = sets.replaced
+        try:
+            if seconds := sets.use(loras, parts):
+                self.lora_merges += 1
+                self.lora_seconds += seconds
+            return seconds
+        finally:
+            if (replaced := sets.replaced).keys() != before.keys():
+                self.compute.forget(module)  # recordings read the memory of the weights
+                self.residents.takes_more(module, sum(replaced.values()))
 
     def _sets_of(self, module: Any) -> WeightSets:
         if module not in self._sets:
             # on a CPU, all originals are in host memory
             spare_memory = nowhere if self.device.type == "cpu" else self.residents.keeping
+            make_room = partial(self.residents.make_room, what="weights with LoRAs")
             self._sets[module] = WeightSets(
-                module, self.adapters.get, self._cache, spare_memory, self._upload
+                module, self.adapters.get, self._cache, spare_memory, self._upload, make_room
             )
         return self._sets[module]
 

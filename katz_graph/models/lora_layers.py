@@ -60,12 +60,12 @@ def _replacements(module: nn.Module, loras: RowLoras) -> Sequence[_Replacement]:
     layers: dict[str, Any] = {
         name: module.get_submodule(name.rpartition(".")[0]) for name in loras.factors
     }
-    changed = {layer.weight.untyped_storage().data_ptr() for layer in layers.values()}
     fused = [
         _Replacement(block, name, None, one)
         for block in module.modules()
         for name, one in vars(block).items()
-        if isinstance(one, FusedProjections) and one.weight.untyped_storage().data_ptr() in changed
+        if isinstance(one, FusedProjections)
+        and any(one.reads(layer.weight) for layer in layers.values())
     ]
     return [
         *fused,

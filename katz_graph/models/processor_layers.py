@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from katz_graph.kernels.products import by_onednn, linear
+from katz_graph.models.quantised_weight import QuantisedWeight
 
 PACK = "packed_weight"
 """Names the attribute of a convolution that holds its `Packed`."""
@@ -20,6 +21,7 @@ MAX_SIZES = 64
 """Most input sizes of one convolution whose layouts are remembered."""
 PADDING = slice(108, 112)
 """Bytes in oneDNN's description of a layout to which compilers assign no value."""
+UNVERSIONED = (0, 0)
 WORDS = ("same", "valid")
 """Paddings by name; torch computes these convolutions."""
 
@@ -33,21 +35,26 @@ class ProcessorConvolution(nn.Conv2d):
     """Computes with a copy of the weights, packed for oneDNN's kernels. Returns features [B, C, H,
     W] in channels-last order. Packs again if the weights change, and for each input size. Rows may
     change, as when requests share calls: the layout does not depend on them, or else oneDNN
-    converts it.
+    converts it. A weight that is stored as 8-bit numbers is packed in each call.
     """
 
     def forward(self, input: Tensor) -> Tensor:
         counted = not self.weight.is_inference()  # inference tensors do not count writes
         if not (by_onednn(input) and input.ndim == 4 and input.numel() and counted):
             return super().forward(input)
-        packed: Packed | None = getattr(self, PACK, None)
-        if packed is None or packed.version != _version(self.weight):
-            packed = Packed(_version(self.weight))
-            setattr(self, PACK, packed)
+        for_call = isinstance(self.weight, QuantisedWeight)
+        packed = Packed(UNVERSIONED) if for_call else self._packed()
         found: Tensor = torch.ops.mkldnn._convolution_pointwise(
             input, packed.weight(self, input), self.bias, *_geometry(self), "none", [], ""
         )
         return found
+
+    def _packed(self) -> Packed:
+        packed: Packed | None = getattr(self, PACK, None)
+        if packed is None or packed.version != _version(self.weight):
+            packed = Packed(_version(self.weight))
+            setattr(self, PACK, packed)
+        return packed
 
 
 @dataclass(frozen=True, slots=True, eq=False)

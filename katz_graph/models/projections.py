@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from katz_graph.models.quantised_weight import QuantisedWeight
+
 FUSED = "joint_projections"
 """Names the attribute of a block that holds its `FusedProjections`."""
 
@@ -16,10 +18,11 @@ FUSED = "joint_projections"
 @dataclass(frozen=True, slots=True, eq=False)
 class FusedProjections:
     """Holds the weights [N, C] and biases [N] of linear layers with N outputs together; the layers'
-    parameters are views.
+    parameters are views. Weights that are stored as 8-bit numbers are put together in each call.
     """
 
-    weight: Tensor
+    weights: Sequence[Tensor]
+    """One weight of all layers, or the weight of each layer."""
     bias: Tensor | None
     widths: list[int]
 
@@ -31,8 +34,31 @@ class FusedProjections:
         """
         biases = [layer.bias for layer in layers if layer.bias is not None]
         widths = [len(layer.weight) for layer in layers]
-        weight = _together([layer.weight for layer in layers], widths)
-        return cls(weight, _together(biases, widths) if biases else None, widths)
+        weights = [layer.weight for layer in layers]
+        if not any(isinstance(one, QuantisedWeight) for one in weights):
+            weights = [_together(weights, widths)]
+        return cls(weights, _together(biases, widths) if biases else None, widths)
+
+    @property
+    def weight(self) -> Tensor:
+        """Returns the weights of all layers together."""
+        first, *others = self.weights
+        if not others and not isinstance(first, QuantisedWeight):
+            return first
+        whole = first.new_empty(sum(self.widths), first.shape[1])
+        for one, part in zip(self.weights, whole.split_with_sizes(self.widths), strict=True):
+            if isinstance(one, QuantisedWeight):
+                one.read(part)
+            else:
+                part.copy_(one)
+        return whole
+
+    def reads(self, weight: Tensor) -> bool:
+        """Returns whether `weight` is that of one of the layers."""
+        if isinstance(weight, QuantisedWeight) or len(self.weights) > 1:
+            return any(one is weight for one in self.weights)
+        storage = weight.untyped_storage()
+        return self.weights[0].untyped_storage().data_ptr() == storage.data_ptr()
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """Returns the outputs of all layers for x [..., C], as views of `whole`."""
@@ -42,7 +68,9 @@ class FusedProjections:
         """Returns the layers from number `first` to `last`, exclusive, as views."""
         start, end = sum(self.widths[:first]), sum(self.widths[:last])
         bias = None if self.bias is None else self.bias[start:end]
-        return FusedProjections(self.weight[start:end], bias, self.widths[first:last])
+        one = len(self.weights) == 1 and not isinstance(self.weights[0], QuantisedWeight)
+        weights = [self.weights[0][start:end]] if one else self.weights[first:last]
+        return FusedProjections(weights, bias, self.widths[first:last])
 
     def whole(self, x: Tensor) -> Tensor:
         """Returns the outputs [..., N] of all layers for x [..., C]."""
@@ -52,11 +80,12 @@ class FusedProjections:
         """Writes the outputs for x [B, T, C] to `out` [B, T, N], which may be a part of more
         tokens. Outside autograd only.
         """
+        weight = self.weight.T
         for row, place in zip(x, out, strict=True):
             if self.bias is None:
-                torch.mm(row, self.weight.T, out=place)
+                torch.mm(row, weight, out=place)
             else:
-                torch.addmm(self.bias, row, self.weight.T, out=place)
+                torch.addmm(self.bias, row, weight, out=place)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,6 +1,6 @@
-"""Loads transformer files in a separate process. Prints one line per file: the peak memory in bytes
-beyond the module's own weights, and the bytes of its largest weight. Arguments: a small file of the
-same kind, which loads the libraries; then each file and its dtype.
+"""Loads transformer files in a separate process. Prints one line per file, in bytes: memory after
+loading, peak memory while loading, and the largest weight if it is wide. Arguments: a small file of
+the same kind, which loads the libraries; then each file and its dtype.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main(small: str, *given: str) -> None:
         print(*taken(file, dtype))
 
 
-def taken(file: str, dtype: torch.dtype) -> tuple[int, int]:
+def taken(file: str, dtype: torch.dtype) -> tuple[int, int, int]:
     gc.collect()  # earlier modules, if freed later, would hide the memory taken
     store = ModelStore()
     before, most, ended = own_memory(), [0], threading.Event()
@@ -43,8 +43,10 @@ def taken(file: str, dtype: torch.dtype) -> tuple[int, int]:
     module = store.network(network_recipe(file).network, "cpu", dtype)
     ended.set()
     watcher.join()
-    weights = [one.nbytes for one in (*module.parameters(), *module.buffers())]
-    return max(most[0], own_memory()) - before - sum(weights), max(weights)
+    gc.collect()
+    after = own_memory()
+    largest = max(one.numel() for one in module.parameters()) * dtype.itemsize
+    return after - before, max(most[0], after) - before, largest
 
 
 if __name__ == "__main__":

@@ -21,12 +21,12 @@ from torch import Tensor
 from transformers_made import region_of
 
 from katz_graph.core.errors import InputError
+from katz_graph.kernels.quantised.widening import hadamard_signs, widened
 from katz_graph.models.loading import convert
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.convert import tensors as loaded_tensors
 from katz_graph.models.loading.deferred import Deferred, Latest, deferred, now
 from katz_graph.models.loading.identity import count_values
-from katz_graph.models.loading.quantised import hadamard, widened
 from katz_graph.models.loading.sources import (
     clip_recipe,
     network_recipe,
@@ -70,7 +70,8 @@ def test_a_weight_is_its_numbers_times_the_scale(
 
 @pytest.mark.parametrize("size", [4, 16, 64, 256])
 def test_the_rotation_is_the_regular_hadamard_matrix(size: int) -> None:
-    made = hadamard(size).double()
+    made = hadamard_signs(size, torch.device("cpu")) / size**0.5
+    made = made.double()
     assert torch.equal(made, turned(size))
     assert torch.equal(made @ made, torch.eye(size, dtype=torch.float64))
     assert torch.equal(made @ made.T, torch.eye(size, dtype=torch.float64))
@@ -89,7 +90,7 @@ def test_a_rotated_weight_is_turned_back(rotated: int, rows: bool) -> None:
 def test_blocks_of_rows_match_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     made, scale = stored(torch.randn(9, 256), "int8_tensorwise", rotated=256)
     whole = widened(made, scale, 256, torch.bfloat16)
-    monkeypatch.setattr("katz_graph.models.loading.quantised.WIDENED_AT_ONCE", 512)
+    monkeypatch.setattr("katz_graph.kernels.quantised.widening.BLOCK_VALUES", 512)
     assert torch.equal(widened(made, scale, 256, torch.bfloat16), whole)
 
 
@@ -259,7 +260,7 @@ def test_one_weight_at_a_time_is_widened(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(convert, "widened", watched)
     scaled, _ = transformer_files("comfy_quant").save(tmp_path)
     network = network_recipe(scaled).network
-    module = ModelStore().network(network, *CPU)
+    module = ModelStore(widens=True).network(network, *CPU)
     assert len(made) == 7  # each once, although some are split in three
     assert not [one for one in made if one() is not None]
     given = loaded_tensors(network, blank(network))

@@ -87,7 +87,7 @@ def same(module: Any, other: Any) -> bool:
 
 
 def places(module: Any) -> list[int]:
-    return [weight.data_ptr() for weight in weights(module).values()]
+    return [weight.data_ptr() for weight in loading.memory_of(module).values()]
 
 
 Kind = tuple[Path, Path, tuple[tuple[Path, float], ...]]
@@ -164,7 +164,7 @@ def pairs() -> Iterator[tuple[str, Callable[[ModelStore], tuple[Loadable, Loadab
     yield (
         "rounded",
         lambda store: (
-            store.network_of(first.network, *CPU),
+            store.network_of(replace(first.network, rounding="float8_e4m3fn"), *CPU),
             store.network_of(replace(second.network, rounding="float8_e4m3fn"), *CPU),
         ),
     )
@@ -199,11 +199,14 @@ def pairs() -> Iterator[tuple[str, Callable[[ModelStore], tuple[Loadable, Loadab
         ),
     )
     file = network_recipe(single_files.checkpoint("sd1"))
+    other = folder() / "other.safetensors"
+    tensors = single_files.checkpoint_tensors("sd1")
+    single_files.save(other, {name: -tensor for name, tensor in tensors.items()})
     yield (
         "single files",
         lambda store: (
             store.network_of(file.network, *CPU),
-            store.network_of(replace(file.network, rounding="float8_e5m2"), *CPU),
+            store.network_of(network_recipe(other).network, *CPU),
         ),
     )
 

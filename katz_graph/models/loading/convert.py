@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,19 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.recipe import Component
+from katz_graph.core.recipe import Component, MergedComponent
+from katz_graph.kernels.quantised.widening import widened
 from katz_graph.models.configuration import config
 from katz_graph.models.family import family_of_class
-from katz_graph.models.loading.deferred import Latest, deferred
+from katz_graph.models.loading.deferred import Deferred, Latest, deferred, quantised
 from katz_graph.models.loading.identity import header
-from katz_graph.models.loading.quantised import is_scale_or_marker, rounded, stored_weights, widened
+from katz_graph.models.loading.quantised import (
+    is_scale_or_marker,
+    rounded,
+    stored_weights,
+    tensor_entries,
+)
+from katz_graph.models.quantised_weight import LAYERS, Format
 from katz_graph.models.stages import named
 from katz_graph.models.text.kinds import BERT, EncoderKind, kind_of
 from katz_graph.models.vae.halves import without_missing_half
@@ -34,6 +41,9 @@ from katz_graph.models.vae.kinds import kind_named as vae_kind
 SHOWN = 3  # mismatches in an error message
 OF_THE_WHOLE = ("architectures", "dtype", "model_type")  # keys of a configuration
 MARKS = ("difference",)  # marker tensors without weights
+STORED_TYPES = ("F8_E4M3", "F8_E5M2", "I8")
+FLOATS_OF_8_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+FORMATS_KNOWN = 64  # files
 # tensors unused by a text encoder, or duplicated under another name
 FORGOTTEN = re.compile(
     r"(^|\.)(position_ids|token_type_ids|logit_scale|encoder\.embed_tokens\.weight)$"
@@ -126,13 +136,49 @@ def tensors(part: Component, module: Any) -> dict[str, Tensor]:
     retained because writes to a file change them. Weights with scales are deferred: each is widened
     to the module's dtype when read.
     """
-    read = _tensors(part, next(module.parameters()).dtype)
+    found = _under_names_of(module, part, _tensors(part, next(module.parameters()).dtype))
     if module.__module__.startswith("transformers"):
-        found = _text(module, read) | _text_buffers(module)
-    else:
-        found = _converted(read, config(part))
+        found |= _text_buffers(module)
     _check(part, type(module).__name__, found, module)
     return found
+
+
+@lru_cache(maxsize=FORMATS_KNOWN)
+def formats(part: Component) -> Mapping[str, Format]:
+    """Returns the formats of the weights that modules hold as 8-bit numbers, by the module's names:
+    those of layers in `LAYERS` whose files do, and whose conversion only moves rows. Reads the
+    headers of the files.
+    """
+    if isinstance(part, MergedComponent) or not _has_8_bits(part):
+        return {}
+    module = blank(part)
+    outlines = _tensors(part, torch.float32, values=False)
+    layers = {f"{name}.weight" for name, one in module.named_modules() if isinstance(one, LAYERS)}
+    found = {}
+    for name, tensor in _under_names_of(module, part, outlines).items():
+        stored = tensor.quantised if isinstance(tensor, Deferred) else None
+        if name in layers and stored is not None:
+            found[name] = Format(tuple(tensor.shape), stored.codes.dtype, True, stored.group)
+        elif name in layers and tensor.dtype in FLOATS_OF_8_BITS:
+            found[name] = Format(tuple(tensor.shape), tensor.dtype)
+    return found
+
+
+def _has_8_bits(part: Component) -> bool:
+    entries = (
+        (name, entry["dtype"])
+        for file in part.weight_files
+        for name, entry in tensor_entries(header(Path(file.path)).entries)
+    )
+    return part.rounding is not None or any(
+        kind in STORED_TYPES and name.startswith(part.prefix) for name, kind in entries
+    )
+
+
+def _under_names_of(module: Any, part: Component, read: dict[str, Tensor]) -> dict[str, Tensor]:
+    if module.__module__.startswith("transformers"):
+        return _text(module, read)
+    return _converted(read, config(part))
 
 
 def _text_buffers(module: Any) -> dict[str, Tensor]:
@@ -174,9 +220,10 @@ def _check(part: Component, called: str, found: Mapping[str, Tensor], module: An
             raise InputError(f"{weights}: {what}: {problem}: {'; '.join(names[:SHOWN])}{more}")
 
 
-def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
+def _tensors(part: Component, dtype: torch.dtype, values: bool = True) -> dict[str, Tensor]:
     """Reads the part's tensors and removes its prefix. Defers widening weights with scales to
-    `dtype`, and rounding the others as the part requires.
+    `dtype`, and rounding the others as the part requires. Without `values`, the others are on the
+    meta device.
     """
     paths = [file.path for file in part.weight_files]
     stored = stored_weights(*(header(Path(path)) for path in paths))
@@ -190,13 +237,22 @@ def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
         if not name.startswith(part.prefix) or name in MARKS or is_scale_or_marker(name):
             continue
         if (how := stored.get(name)) is not None:
-            widen = partial(widened, tensor, read[how.scale], how.rotated, dtype)
-            tensor = deferred(tensor.shape, dtype, widen, latest)
+            codes, scale = tensor, read[how.scale]
+            widen = partial(_widened, codes, scale, how.rotated, dtype)
+            tensor = deferred(codes.shape, dtype, widen, latest)
+            if codes.itemsize == 1:
+                tensor = quantised(tensor, codes, scale, how.rotated)
         elif part.rounding is not None and tensor.is_floating_point():
             kind = getattr(torch, part.rounding)
             tensor = deferred(tensor.shape, kind, partial(rounded, tensor, kind), latest)
+        elif not values:
+            tensor = tensor.to("meta")
         found[name.removeprefix(part.prefix)] = tensor
     return found
+
+
+def _widened(stored: Tensor, scale: Tensor, group: int, dtype: torch.dtype) -> Tensor:
+    return widened(stored, scale.float().reshape(-1).expand(len(stored)), group, dtype)
 
 
 def _converted(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import diffusers
@@ -13,6 +13,7 @@ import transformers
 
 from katz_graph.core.recipe import Component
 from katz_graph.models.configuration import config
+from katz_graph.models.quantised_weight import Format
 from katz_graph.models.text.kinds import EncoderKind, kind_of
 from katz_graph.models.vae.halves import halves
 from katz_graph.models.vae.kinds import kind_named as vae_kind
@@ -21,9 +22,11 @@ from katz_graph.models.vae.kinds import kind_named as vae_kind
 OF_FILES = ("_name_or_path", "architectures", "dtype", "transformers_version")
 
 
-def form_of(part: Component, place: torch.device, dtype: torch.dtype) -> Hashable:
-    """Returns the form of a component's module: class, configuration with defaults, device and
-    dtype.
+def form_of(
+    part: Component, place: torch.device, dtype: torch.dtype, formats: Mapping[str, Format]
+) -> Hashable:
+    """Returns the form of a component's module: class, configuration with defaults, device, dtype,
+    and the weights that are stored as 8-bit numbers.
     """
     values = config(part)
     name = values.get("_class_name")
@@ -34,7 +37,8 @@ def form_of(part: Component, place: torch.device, dtype: torch.dtype) -> Hashabl
     )
     if vae_kind(name) is not None:
         form["halves"] = halves(part)
-    return name, json.dumps(form, sort_keys=True, default=str), str(place), dtype
+    described = json.dumps(form, sort_keys=True, default=str)
+    return name, described, str(place), dtype, frozenset(formats.items())
 
 
 def _of_class(model: Any, values: Any) -> dict[str, Any]:

@@ -21,6 +21,16 @@ class Shells:
 
 
 @dataclass(frozen=True, slots=True)
+class Widening:
+    """Describes weights that are stored as 8-bit numbers in memory. `wide_bytes`: of all weights of
+    the module, if they were wide. `work_bytes`: that a call needs to widen one weight.
+    """
+
+    wide_bytes: int
+    work_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Loadable:
     key: Hashable
     name: str
@@ -30,6 +40,7 @@ class Loadable:
     prefix: str = ""  # of the names of its tensors in the files
     # bytes that loading needs in addition to the weights, computed at loading
     extra_bytes: Callable[[], int] = lambda: 0
+    widening: Callable[[], Widening | None] = lambda: None
     control_net: bool = False  # also counts towards the ControlNet budget
     # None if `load` returns a module with weights; otherwise `load` returns one without, and
     # weights may be copied into an evicted module instead

@@ -1,4 +1,4 @@
-"""Recognises and widens weights stored in a safetensors file as 8-bit numbers with scales, in
+"""Recognises weights stored in a safetensors file as 8-bit numbers with scales, in
 ComfyUI's format.
 
 Recognition reads the header and the JSON tensors that mark layers. It never imports torch.
@@ -48,7 +48,6 @@ ROTATED_TOGETHER = 256  # inputs per rotation, unless the marker sets it
 IRRELEVANT = ("full_precision_matrix_mult", "orig_dtype", "per_row")  # without effect on values
 UNDERSTOOD = ("format", "convrot", "convrot_groupsize", "orig_shape", "params", *IRRELEVANT)
 LONGEST_MARKER = 4096  # bytes
-WIDENED_AT_ONCE = 2**20  # values
 FITS = "use a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
 
 
@@ -108,51 +107,12 @@ def stored_weights(*headers: Header) -> dict[str, Stored]:
     return found
 
 
-def widened(weight: Tensor, scale: Tensor, rotated: int, dtype: torch.dtype) -> Tensor:
-    """Returns a stored weight times its scale, rotated back. Rounds the float32 product once, to
-    `dtype`.
-
-    The rotation (ConvRot, as in comfy-kitchen 0.2.40) precedes the scale and works on whole
-    numbers. Its sums are exact, so the result does not depend on order or device. comfy-kitchen
-    scales first, so that its sums are rounded; without a rotation, float32 results are bit-equal.
-    Takes memory for the result and one block of rows.
-    """
-    import torch
-
-    made = torch.empty(weight.shape, dtype=dtype)
-    rows = scale.float().reshape(-1, *(1,) * (weight.ndim - 1)).expand(len(weight), *made.shape[1:])
-    turn = hadamard(rotated) if rotated else None
-    at_once = max(1, WIDENED_AT_ONCE // max(1, math.prod(made.shape[1:])))
-    for first in range(0, len(weight), at_once):
-        block = slice(first, first + at_once)
-        values = weight[block].float()
-        if turn is not None:
-            values = (values.reshape(len(values), -1, rotated) @ turn.T).flatten(1)
-        made[block] = values.mul_(rows[block])
-    return made
-
-
 def rounded(weight: Tensor, kind: torch.dtype) -> Tensor:
     """Returns a weight in a narrower dtype, clamped to its range."""
     import torch
 
     limit = torch.finfo(kind).max
     return weight.float().clamp(-limit, limit).to(kind)
-
-
-def hadamard(size: int) -> Tensor:
-    """Returns the regular Hadamard matrix for a size that is a power of four, scaled to be
-    orthogonal. The matrix is symmetric and therefore its own inverse.
-    """
-    import torch
-
-    four = torch.tensor(
-        [[1.0, 1.0, 1.0, -1.0], [1.0, 1.0, -1.0, 1.0], [1.0, -1.0, 1.0, 1.0], [-1.0, 1.0, 1.0, 1.0]]
-    )
-    made = torch.ones(1, 1)
-    while len(made) < size:
-        made = torch.kron(made, four / 2)
-    return made
 
 
 def tensor_entries(entries: Entries) -> Iterator[tuple[str, Any]]:

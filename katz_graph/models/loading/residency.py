@@ -188,6 +188,11 @@ class Residency:
         if not self._pins[key]:
             del self._pins[key]
 
+    def resize(self, key: Hashable, size: int) -> None:
+        """Changes the size of an item."""
+        self._total += size - self._sizes[key]
+        self._sizes[key] = size
+
     def forget(self, key: Hashable) -> None:
         """Removes an item that was dropped or could not be loaded."""
         self._total -= self._sizes.pop(key)

@@ -125,6 +125,15 @@ class Residents:
             if key in self._here and not self._books.is_pinned(key):
                 self._evict_keys([key])
 
+    def takes_more(self, module: Any, size: int) -> None:
+        """Records that a loaded module takes `size` bytes in addition to its weights."""
+        with self._lock:
+            for key, one in self._here.items():
+                if one.module is module:
+                    for books in (self._books, self._control_nets):
+                        if key in books:
+                            books.resize(key, one.size + size)
+
     def clear(self) -> None:
         """Drops all modules that are not in use."""
         with self._lock:
@@ -307,15 +316,17 @@ class Residents:
             if wanted.control_net:
                 place += self._displaced(self._control_nets, wanted, None if place else form, size)
             books, held = self._books, sum(one.size for one in place)
-            extra = wanted.extra_bytes()
+            widening = wanted.widening() if self.room.is_measured else None
+            work = 0 if widening is None else widening.work_bytes
+            extra = max(work, wanted.extra_bytes())
             books.budget_bytes, books.reserve_bytes = self._limits(extra, held)
-            if size > books.budget_bytes:
+            if size + work > books.budget_bytes:
                 self._hooks.release_cached()
                 books.budget_bytes, books.reserve_bytes = self._limits(extra, held)
-            if size > books.budget_bytes:
+            if size + work > books.budget_bytes:
                 most = f"{books.budget_bytes / GB:.2f} GB that models may take (--model-gb)"
                 raise self.short_of_memory(
-                    wanted.name, f"takes {size / GB:.2f} GB, more than the {most}"
+                    wanted.name, f"takes {_sizes(wanted, size)}, more than the {most}"
                 )
             self.room.fit(books.resident_bytes + size + books.reserve_bytes, books.budget_bytes)
             place += self._displaced(books, wanted, None if place else form, size)
@@ -396,3 +407,14 @@ class Residents:
             while weights:
                 del weights[-1]
             self.collect()
+
+
+def _sizes(wanted: Loadable, size: int) -> str:
+    """Describes the bytes of a module in a message."""
+    widening = wanted.widening()
+    if widening is None:
+        return f"{size / GB:.2f} GB"
+    return (
+        f"{size / GB:.2f} GB as 8-bit numbers ({widening.wide_bytes / GB:.2f} GB wide) and "
+        f"{widening.work_bytes / GB:.2f} GB to widen one weight at a time"
+    )

@@ -49,6 +49,11 @@ class Room:
         return math.inf if self.memory is None else self.memory.free()
 
     @property
+    def is_measured(self) -> bool:
+        """Returns whether the budget of models is measured, and so includes computing."""
+        return self._model_bytes is None and self.memory is not None
+
+    @property
     def movable_bytes(self) -> int:
         return self._moved
 

@@ -24,14 +24,15 @@ from katz_graph.files.weights import without_ending
 from katz_graph.host.memory import is_out_of_memory
 from katz_graph.models.configuration import config
 from katz_graph.models.family import families, family_of, family_of_class
-from katz_graph.models.loading.convert import blank, tensors
-from katz_graph.models.loading.fill import fill, with_memory
+from katz_graph.models.loading.convert import blank, formats, tensors
+from katz_graph.models.loading.fill import NO_FORMATS, fill, with_memory
 from katz_graph.models.loading.form import form_of
 from katz_graph.models.loading.identity import check_unchanged, count_values
-from katz_graph.models.loading.loadable import Loadable, Shells
+from katz_graph.models.loading.loadable import Loadable, Shells, Widening
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.residents import NO_HOOKS, ResidentHooks, Residents
+from katz_graph.models.quantised_weight import Format
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.models.vae.kinds import kind_named as vae_kind
@@ -40,6 +41,8 @@ from katz_graph.models.vae.kinds import kind_of as vae_kind_of
 Result = TypeVar("Result")
 
 LIBRARIES = (diffusers_logging, transformers_logging)  # silenced by `quiet`
+WIDENING = 1.2  # bytes for widening a weight, in bytes of the wide weight
+SCALE_BYTES = 4
 LOADING = Lock()  # the libraries' log levels are process-wide
 
 
@@ -49,7 +52,7 @@ class ModelStore:
 
     `residents` keeps the modules within a device's memory. Callers may patch weights in place
     (weight sets); the store does not track patches. Records the VAEs that overflow in half
-    precision.
+    precision. `widens`: weights that are stored as 8-bit numbers are widened while they are loaded.
     """
 
     def __init__(
@@ -59,7 +62,9 @@ class ModelStore:
         policy: str = "lru",
         model_bytes: int | None = None,
         memory: DeviceMemory | None = None,
+        widens: bool = False,
     ) -> None:
+        self._widens = widens
         self.residents = Residents(hooks, model_bytes, memory, control_net_bytes, policy)
         self._overflowing: set[Component] = set()
 
@@ -70,7 +75,7 @@ class ModelStore:
         self, part: Component, device: torch.device | str, dtype: torch.dtype
     ) -> Loadable:
         kind = family_of(part).network.part
-        return loadable(kind, part, device, dtype, partial(fill_from_files, part))
+        return self._loadable(kind, part, device, dtype)
 
     def controlnet(
         self,
@@ -89,10 +94,10 @@ class ModelStore:
         dtype: torch.dtype,
         base: Component | None = None,
     ) -> Loadable:
-        files = () if base is None else base.files
-        made = loadable(
-            "ControlNet", part, device, dtype, partial(_fill_controlnet, part, base), files
-        )
+        write = partial(_fill_controlnet, part, base)
+        more = () if base is None else base.files
+        widens = self._widens or base is not None
+        made = loadable("ControlNet", part, device, dtype, write, more, widens)
         return replace(made, key=(part, base, str(torch.device(device)), dtype), control_net=True)
 
     def vae(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
@@ -102,7 +107,7 @@ class ModelStore:
         """Describes a VAE to load, in float32 if it is known to overflow."""
         vae_kind_of(part)
         dtype = torch.float32 if part in self._overflowing else dtype
-        return loadable("VAE", part, device, dtype, partial(fill_from_files, part))
+        return self._loadable("VAE", part, device, dtype)
 
     def vae_overflows(self, part: Component) -> None:
         """Records that this VAE overflows in half precision."""
@@ -115,7 +120,13 @@ class ModelStore:
         self, part: Component, device: torch.device | str, dtype: torch.dtype
     ) -> Loadable:
         kind_of(part)
-        return loadable("text encoder", part, device, dtype, partial(fill_from_files, part))
+        return self._loadable("text encoder", part, device, dtype)
+
+    def _loadable(
+        self, kind: str, part: Component, device: torch.device | str, dtype: torch.dtype
+    ) -> Loadable:
+        write = partial(fill_from_files, part)
+        return loadable(kind, part, device, dtype, write, widens=self._widens)
 
     def tokenizer(self, encoder: TextEncoderRecipe) -> Any:
         return load_tokenizer(encoder)
@@ -128,18 +139,25 @@ def loadable(
     dtype: torch.dtype,
     write: Callable[[Any], None],
     more: tuple[FileIdentity, ...] = (),
+    widens: bool = False,
 ) -> Loadable:
-    """Describes a module to load; `write` copies its weights. `more`: additional source files."""
+    """Describes a module to load; `write` copies its weights. `more`: additional source files.
+    `widens`: weights that are stored as 8-bit numbers are wide in memory.
+    """
     place = torch.device(device)
+
+    def stored() -> Mapping[str, Format]:
+        return NO_FORMATS if widens else _explained(part, partial(formats, part))
 
     return Loadable(
         (part, str(place), dtype),
         f"{kind} {_called(part)}",
-        lambda: _size(part, dtype),
-        lambda: shell(part, place, dtype),
+        lambda: _size(part, dtype, stored()),
+        lambda: shell(part, place, dtype, stored()),
         (*files_of(part), *more),
         part.prefix,
-        shells=Shells(lambda: form_of(part, place, dtype), write),
+        widening=lambda: _widening(part, dtype, stored()),
+        shells=Shells(lambda: form_of(part, place, dtype, stored()), write),
     )
 
 
@@ -169,10 +187,12 @@ def _called(part: Component) -> str:
     return without_ending(path.name)
 
 
-def _size(part: Component, dtype: torch.dtype) -> int:
+def _size(part: Component, dtype: torch.dtype, stored: Mapping[str, Format]) -> int:
     """Returns the bytes of a component's weights in memory."""
     check_unchanged(*part.files)
-    return values_of(part) * dtype.itemsize
+    values = sum(how.values for how in stored.values())
+    scales = sum(how.shape[0] for how in stored.values() if how.scaled)
+    return (values_of(part) - values) * dtype.itemsize + values + scales * SCALE_BYTES
 
 
 def values_of(part: Component) -> int:
@@ -181,13 +201,25 @@ def values_of(part: Component) -> int:
     return count_values(part) if kind is None else count_values(part, kind.loaded)
 
 
-def shell(part: Component, place: torch.device, dtype: torch.dtype) -> nn.Module:
+def _widening(part: Component, dtype: torch.dtype, stored: Mapping[str, Format]) -> Widening | None:
+    if not stored:
+        return None
+    largest = max(how.values for how in stored.values())
+    return Widening(values_of(part) * dtype.itemsize, int(WIDENING * largest * dtype.itemsize))
+
+
+def shell(
+    part: Component,
+    place: torch.device,
+    dtype: torch.dtype,
+    stored: Mapping[str, Format] = NO_FORMATS,
+) -> nn.Module:
     """Builds a module prepared for its stages, with uninitialised memory."""
     module = _explained(part, partial(blank, part))
     family = family_of_class(config(part).get("_class_name"))
     module = module if family is None else family.prepared(module)
     with LOADING, quiet(*LIBRARIES):  # diffusers warns about each cast
-        return with_memory(module, place, dtype)
+        return with_memory(module, place, dtype, stored)
 
 
 def fill_from_files(part: Component, module: nn.Module) -> None:

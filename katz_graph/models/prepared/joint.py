@@ -38,6 +38,7 @@ from katz_graph.models.active import Active, ActiveBlock
 from katz_graph.models.lora_layers import has_row_loras
 from katz_graph.models.prepared.modulations import ModulatedBlock
 from katz_graph.models.projections import FusedProjections, Fusible, Projections
+from katz_graph.models.quantised_weight import wide
 
 Part = tuple[Tensor, FusedProjections]
 """Tokens [B, N, C] with the projections to their queries, keys and values."""
@@ -218,8 +219,9 @@ def linear_by_row(layer: nn.Linear, x: Tensor) -> Tensor:
         made: Tensor = layer(x)
         return made
     made = x.new_empty(*x.shape[:2], layer.out_features)
+    weight = wide(layer.weight).T
     for row, place in zip(x, made, strict=True):
-        torch.addmm(layer.bias, row, layer.weight.T, out=place)
+        torch.addmm(layer.bias, row, weight, out=place)
     return made
 
 

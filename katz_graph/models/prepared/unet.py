@@ -23,6 +23,7 @@ from katz_graph.kernels.upsampled_convolution import upsampled_convolution
 from katz_graph.models.active import Active, Layers
 from katz_graph.models.lora_layers import has_row_loras
 from katz_graph.models.prepared.norms import group_norm, residual_norm
+from katz_graph.models.quantised_weight import wide
 
 
 class PreparedResnetBlock(ResnetBlock2D):  # type: ignore[misc]
@@ -269,7 +270,7 @@ class PreparedUpsample(Upsample2D):  # type: ignore[misc]
         *_, height, width = hidden_states.shape
         doubled = output_size is None or tuple(output_size) == (2 * height, 2 * width)
         if doubled and uses_kernels(hidden_states) and not has_row_loras(self.conv):
-            return upsampled_convolution(hidden_states, self.conv.weight, self.conv.bias)
+            return upsampled_convolution(hidden_states, wide(self.conv.weight), self.conv.bias)
         upsampled: Tensor = super().forward(hidden_states, output_size, *arguments, **options)
         return upsampled
 
@@ -284,7 +285,7 @@ class PreparedGEGLU(GEGLU):  # type: ignore[misc]
     def forward(self, hidden_states: Tensor) -> Tensor:
         if has_row_loras(self.proj):
             return geglu(self.proj(hidden_states))
-        return linear_geglu(hidden_states, self.proj.weight, self.proj.bias)
+        return linear_geglu(hidden_states, wide(self.proj.weight), self.proj.bias)
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:

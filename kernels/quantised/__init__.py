@@ -1,0 +1,1 @@
+"""Computes with weights that are stored as 8-bit numbers."""
