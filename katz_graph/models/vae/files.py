@@ -101,6 +101,7 @@ def of_packed(shapes: Shapes, trained: LatentSpace, overflows: bool) -> dict[str
     """Derives the configuration of an AutoencoderKLFlux2, whose decoder may have other widths than
     its encoder.
     """
+    shapes = {packed_name(name): shape for name, shape in shapes.items()}
     values = _of_blocks(shapes, (PACKED_LATENTS,))
     original = "decoder.up.{}.block.{}.conv1.weight"
     widths = _widths(shapes, original)
@@ -114,6 +115,13 @@ def of_packed(shapes: Shapes, trained: LatentSpace, overflows: bool) -> dict[str
         "batch_norm_eps": 1e-4,
         "patch_size": [2, 2],
     }
+
+
+def packed_name(name: str) -> str:
+    """Returns a name with the layers next to the latent outside of the halves, where the authors
+    have them inside.
+    """
+    return re.sub(r"^(encoder|decoder)\.(post_)?quant_conv\.", r"\2quant_conv.", name)
 
 
 def of_flat_levels(shapes: Shapes, trained: LatentSpace, overflows: bool) -> dict[str, Any]:
@@ -141,6 +149,8 @@ def of_nested_levels(shapes: Shapes, trained: LatentSpace, overflows: bool) -> d
             f"channels, expected one for pictures, such as Qwen-Image 2.1's with {NESTED_LATENTS}"
         )
     base, encoder, values = _of_levels(shapes, NESTED_LATENTS, "upsampler")
+    if not any(values["temperal_downsample"]):  # pictures need no layers along time
+        values["temperal_downsample"] = [False] + [True] * (len(values["dim_mult"]) - 2)
     return values | {
         "_class_name": "AutoencoderKLQwenImage21",
         "base_dim": encoder,

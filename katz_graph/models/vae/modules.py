@@ -13,7 +13,7 @@ from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint
 from torch import Tensor
 from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 
-from katz_graph.models.vae.files import ALONG_TIME, KERNEL_AXES, ORIGINAL, video_names
+from katz_graph.models.vae.files import ALONG_TIME, KERNEL_AXES, ORIGINAL, packed_name, video_names
 
 # VAEs of diffusers before 0.17
 OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
@@ -100,6 +100,7 @@ def build_packed(values: Mapping[str, Any]) -> Any:
 
 
 def convert_packed(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[str, Tensor]:
+    tensors = {packed_name(name): tensor for name, tensor in tensors.items()}
     statistics = {name: one for name, one in tensors.items() if name.startswith("bn.")}
     found = convert(tensors, values) | statistics
     return {name: tensor for name, tensor in found.items() if name != BATCHES}
