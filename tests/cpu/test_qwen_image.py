@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers_made import in_stages
 
+import katz_graph as katz
 from katz_graph.core.errors import InputError
 from katz_graph.core.patches import FlowSampling
 from katz_graph.core.recipe import (
@@ -38,7 +39,8 @@ from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.prepare import fuse_projections, prepare
 from katz_graph.planner.sampling import table_of
-from katz_graph.testing.random_models import draw_network, make_pipeline
+from katz_graph.testing.random_models import Kind, draw_network
+from katz_graph.testing.stand_ins.catalogue import write_stand_in
 from katz_graph.testing.stand_ins.formats import write
 
 SIDES = 12, 20  # cells of a picture
@@ -352,9 +354,14 @@ def test_other_files_are_refused(more: dict[str, Tensor], words: str, tmp_path: 
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_levels_are_comfyui_s_for_files_and_folders(tmp_path: Path) -> None:
+def test_levels_are_comfyui_s_for_files_and_folders(
+    folders: dict[Kind, Path], tmp_path: Path
+) -> None:
     """A folder's scheduler shifts by picture size and stretches the levels to end at 0.02."""
-    make_pipeline(tmp_path / "folder", "qwen_image", 1, 1)
+    (tmp_path / "folder/scheduler").mkdir(parents=True)
+    for part in folders["qwen_image"].iterdir():
+        if part.name != "scheduler":
+            (tmp_path / "folder" / part.name).symlink_to(part)
     published = {
         "_class_name": "FlowMatchEulerDiscreteScheduler",
         "base_image_seq_len": 256,
@@ -378,3 +385,63 @@ def test_levels_are_comfyui_s_for_files_and_folders(tmp_path: Path) -> None:
         )
         replaced = table_of(model.with_patch(FlowSampling(3.0, multiplier=1.0)))
         assert float(replaced.sigma_at(torch.tensor(0.5))) == pytest.approx(0.75, abs=1e-6)
+
+
+def test_published_files_make_a_picture_from_a_text(tmp_path: Path) -> None:
+    """With 8-bit files, a LoRA without a prefix, levels of a node, and either empty latent."""
+    names = {
+        "unet": "qwen_image_fp8_e4m3fn.safetensors",
+        "clip": "qwen_2.5_vl_7b_fp8_scaled.safetensors",
+        "vae": "qwen_image_vae.safetensors",
+        "loras": "Qwen-Image-Lightning-4steps-V1.0.safetensors",
+    }
+    for folder, name in names.items():
+        assert write_stand_in(tmp_path, folder, name)
+
+    def workflow(latent: str, strength: float) -> dict[str, Any]:
+        clip = {"clip_name": names["clip"], "type": "qwen_image"}
+        nodes: dict[str, tuple[str, dict[str, Any]]] = {
+            "unet": ("UNETLoader", {"unet_name": names["unet"], "weight_dtype": "default"}),
+            "lora": (
+                "LoraLoaderModelOnly",
+                {"model": ["unet", 0], "lora_name": names["loras"], "strength_model": strength},
+            ),
+            "levels": ("ModelSamplingAuraFlow", {"model": ["lora", 0], "shift": 3.0}),
+            "clip": ("CLIPLoader", clip),
+            "text": ("CLIPTextEncode", {"clip": ["clip", 0], "text": "a red circle"}),
+            "other": ("CLIPTextEncode", {"clip": ["clip", 0], "text": ""}),
+            "latent": (latent, {"width": 48, "height": 64, "batch_size": 1}),
+            "sample": (
+                "KSampler",
+                {
+                    "model": ["levels", 0],
+                    "positive": ["text", 0],
+                    "negative": ["other", 0],
+                    "latent_image": ["latent", 0],
+                    "seed": 1,
+                    "steps": 2,
+                    "cfg": 2.5,
+                    "sampler_name": "euler",
+                    "scheduler": "simple",
+                    "denoise": 1.0,
+                },
+            ),
+            "vae": ("VAELoader", {"vae_name": names["vae"]}),
+            "picture": ("VAEDecode", {"samples": ["sample", 0], "vae": ["vae", 0]}),
+            "saved": ("SaveImage", {"images": ["picture", 0], "filename_prefix": "x"}),
+        }
+        return {
+            name: {"class_type": kind, "inputs": given} for name, (kind, given) in nodes.items()
+        }
+
+    with katz.open(models=str(tmp_path), output=str(tmp_path / "output")) as engine:
+        whole, other, plain = (
+            engine.run(workflow(latent, strength)).images[0]
+            for latent, strength in (
+                ("EmptySD3LatentImage", 1.0),
+                ("EmptyLatentImage", 1.0),
+                ("EmptySD3LatentImage", 0.0),
+            )
+        )
+    assert whole.size == (48, 64)
+    assert whole.tobytes() == other.tobytes() != plain.tobytes()

@@ -12,6 +12,7 @@ import transformers
 from diffusers.loaders import single_file_utils
 from torch import Tensor
 
+from katz_graph.models.families.qwen_image.stand_ins import transformer
 from katz_graph.testing.stand_ins import text_encoders, vaes
 
 Tensors = dict[str, Tensor]
@@ -54,9 +55,21 @@ def qwen3_vl() -> Any:
     )
 
 
+def qwen_image(**changed: Any) -> Any:
+    sizes = {"num_layers": 2, "attention_head_dim": 32, "num_attention_heads": 2}
+    sizes |= {"joint_attention_dim": 128, "axes_dims_rope": (4, 14, 14)}
+    return diffusers.QwenImageTransformer2DModel(**sizes, **changed)
+
+
 @pytest.mark.parametrize(
     ("made", "convert", "stock"),
     [
+        (transformer, dict, qwen_image),
+        (
+            lambda: transformer(layered=True),
+            dict,
+            lambda: qwen_image(use_additional_t_cond=True, use_layer3d_rope=True),
+        ),
         (text_encoders.qwen25_vl, in_transformers, qwen25_vl),
         (lambda: text_encoders.qwen3_vl(4, generates=True), dict, qwen3_vl),
         (
