@@ -496,6 +496,7 @@ def failure(kind: NodeType, document: dict[str, Any], *others: NodeType) -> str:
         (Tensor((1, 4096, 4096, 3)), "IMAGE", ""),
         (Tensor((65, 8, 8)), "MASK", "a batch of 65"),
         ({"samples": Tensor((1, 4, 513, 512))}, "LATENT", "4,096 x 4,104 pixels"),
+        ({"samples": Tensor((1, 128, 257, 256))}, "LATENT", "4,096 x 4,112 pixels"),
         ([Tensor((1, 8, 8, 3)), Tensor((1, 8192, 8192, 3))], "IMAGE", "8,192 x 8,192 pixels"),
         (Tensor((1002,)), "SIGMAS", "1,001 steps"),
         ("x" * (4 * 2**20 + 1), "STRING", "4,194,305 characters"),
