@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -28,6 +28,7 @@ from katz_graph.core.recipe import (
     ControlNetRecipe,
     Encoding,
     ModelRecipe,
+    TextRequest,
     Tile,
     UpscaleModelRecipe,
     VaeRecipe,
@@ -534,6 +535,16 @@ class DeviceEngine:
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
         return cast(Tensor, self._call("upscale", "upscale", context, model, picture).value)
 
+    def generate_text(
+        self,
+        clip: ClipRecipe,
+        request: TextRequest,
+        context: Context,
+        progress: Callable[[int], None] = lambda tokens: None,
+    ) -> str:
+        called = self._call(TEXT.name, "generate_text", context, clip, request, progress=progress)
+        return cast(str, called.value)
+
     def _vae(self, stage: str, what: str, context: Context, *arguments: Any) -> Tensor:
         called = self._call(stage, what, context, *arguments)
         result, notes = called.value
@@ -541,12 +552,19 @@ class DeviceEngine:
             context.warn(f"{stage.replace('_', ' ')}: {note}")
         return cast(Tensor, result)
 
-    def _call(self, stage: str, what: str, context: Context, *arguments: Any) -> CallResult:
+    def _call(
+        self,
+        stage: str,
+        what: str,
+        context: Context,
+        *arguments: Any,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> CallResult:
         """Calls a service on the device that the stage is pinned to, else on the first device."""
         check_reachable((stage,), self.choices.unplaceable)
         device = self.choices.reachable.get(stage, (self.device.name,))[0]
         with context.waiting():
-            called = self.cluster.call(device, what, *arguments, context=context)
+            called = self.cluster.call(device, what, *arguments, context=context, progress=progress)
         span = Span(
             device,
             stage.replace("_", " "),

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
 from katz_graph.core.latent_space import LatentSamples
-from katz_graph.core.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    Encoding,
+    TextRequest,
+    Tile,
+    UpscaleModelRecipe,
+    VaeRecipe,
+)
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.ir.device import Device
 from katz_graph.ir.region import Region
@@ -47,6 +54,15 @@ class EngineOnTop:
 
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
         return self._engine.upscale(model, picture, context)
+
+    def generate_text(
+        self,
+        clip: ClipRecipe,
+        request: TextRequest,
+        context: Context,
+        progress: Callable[[int], None] = lambda tokens: None,
+    ) -> str:
+        return self._engine.generate_text(clip, request, context, progress)
 
     def prefetch(self, values: Iterable[object], context: Context) -> None:
         self._engine.prefetch(values, context)

@@ -140,7 +140,9 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class CallService:
-    """Calls a service as one unit, see `worker.services`; answered by `Returned` or `Raised`."""
+    """Calls a service, see `worker.services`; answered by `Returned` or `Raised`, after `Advanced`
+    for each unit of a generator.
+    """
 
     id: int
     service: str
@@ -150,7 +152,7 @@ class CallService:
 
 @dataclass(frozen=True, slots=True)
 class DropCall:
-    """Cancels a call that has not started."""
+    """Stops a call before its next unit."""
 
     id: int
 
@@ -327,6 +329,14 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
+class Advanced:
+    """Reports how much of a call is done, in units of its service."""
+
+    id: int
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
 class Raised:
     """Reports why a call failed."""
 
@@ -338,6 +348,8 @@ OfRequest = Ready | Happened | Done | Failed
 """A worker's messages about a request."""
 OfPeer = Connected | Listening | ConnectFailed | Disconnected
 """A worker's messages about its connection to another worker."""
+OfCall = Advanced | Returned | Raised
+"""A worker's messages about a service call."""
 ToWorker = (
     Assign
     | Ping
@@ -353,4 +365,4 @@ ToWorker = (
     | Prefetch
     | RunEnded
 )
-FromWorker = Hello | Pong | Assigned | Unusable | Fault | OfPeer | OfRequest | Returned | Raised
+FromWorker = Hello | Pong | Assigned | Unusable | Fault | OfPeer | OfRequest | OfCall

@@ -17,7 +17,14 @@ from katz_graph.core.errors import Cancelled, InputError
 from katz_graph.core.graph import Graph, Link
 from katz_graph.core.latent_space import LatentSamples
 from katz_graph.core.messages import node_name, show
-from katz_graph.core.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    Encoding,
+    TextRequest,
+    Tile,
+    UpscaleModelRecipe,
+    VaeRecipe,
+)
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.node_state import Outputs
 from katz_graph.executor.graph.result import GraphResult
@@ -79,6 +86,16 @@ class PlanningEngine(Generic[Made]):
         return picture.new_zeros(
             batch, channels, height * model.shape.scale, width * model.shape.scale
         )
+
+    def generate_text(
+        self,
+        clip: ClipRecipe,
+        request: TextRequest,
+        context: Context,
+        progress: Callable[[int], None] = lambda tokens: None,
+    ) -> str:
+        """Returns the prompt: the generated text is unknown."""
+        return request.prompt
 
     def prefetch(self, values: Iterable[object], context: Context) -> None:
         """Does nothing: no model is loaded."""

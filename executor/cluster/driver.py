@@ -8,6 +8,7 @@ workers exchange tensors directly.
 from __future__ import annotations
 
 import itertools
+import queue
 import threading
 import time
 from collections import Counter
@@ -26,6 +27,7 @@ from katz_graph.executor.cluster.requests import (
     CallResult,
     NotSerializable,
     Outcome,
+    ServiceCall,
     WorkerLost,
     WorkerRequest,
 )
@@ -33,6 +35,7 @@ from katz_graph.executor.cluster.supervisor import Supervisor
 from katz_graph.executor.cluster.worker_handle import PATIENCE, WorkerPatience
 from katz_graph.executor.launch.base import Launcher
 from katz_graph.executor.messages import (
+    Advanced,
     Assign,
     Assigned,
     Begin,
@@ -94,7 +97,7 @@ class Cluster:
         self._network = network
         self._lock = threading.RLock()
         self._requests: dict[str, WorkerRequest] = {}
-        self._calls: dict[int, tuple[str, Future[CallResult]]] = {}
+        self._calls: dict[int, ServiceCall] = {}
         # worker that ended with a fault -> its request or call at that time
         self._blamed: dict[str, str | int | None] = {}
         self.launchers = dict(launchers)
@@ -171,7 +174,7 @@ class Cluster:
         with self._lock:
             self._closed = True
             asked: list[Future[Any]] = [request.future for request in self._requests.values()]
-            asked += [future for _, future in self._calls.values()]
+            asked += [call.future for call in self._calls.values()]
             for future in (*asked, *self._present.values()):
                 if not future.done():
                     future.set_exception(Cancelled("cancelled"))
@@ -228,24 +231,34 @@ class Cluster:
                 self._send(device, RunEnded(context.arrival))
 
     def call(
-        self, device: str, what: str, *arguments: Any, context: Context | None = None
+        self,
+        device: str,
+        what: str,
+        *arguments: Any,
+        context: Context | None = None,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> CallResult:
-        """Calls a service on a worker, and retries on the replacement if the worker is lost."""
+        """Calls a service on a worker, and retries on the replacement if the worker is lost.
+        `progress` is called in this thread with how much is done.
+        """
         tries = 1
         with cancellation(context) as cancelled:
             while True:
                 wanted = CallService(next(self._numbers), what, arguments, _place(context))
-                future = Future[CallResult]()
+                call = ServiceCall(device)
+                cancelled.add_done_callback(partial(_end, call.progress))
                 try:
-                    self._ask(device, wanted, future, cancelled)
-                    return unless(cancelled, future)
+                    self._ask(wanted, call, cancelled)
+                    while (done := call.progress.get()) is not None:
+                        progress(done)
+                    return unless(cancelled, call.future)
                 except WorkerLost as lost:
                     if tries == TRIES and not lost.bystander:
                         raise
                     tries += not lost.bystander
                 finally:
                     self._end_call(wanted.id)
-                    del future  # avoid a cycle: error -> traceback -> this frame -> future -> error
+                    del call  # avoid a cycle: error -> traceback -> this frame -> future -> error
 
     def call_all(self, what: str, seconds: float) -> None:
         """Calls a service on all current workers concurrently; does not retry on replacements.
@@ -254,15 +267,13 @@ class Cluster:
         """
         with self._lock:
             self._check_open()
-            asked = {
-                next(self._numbers): (device, Future[CallResult]()) for device in self._connections
-            }
+            asked = {next(self._numbers): ServiceCall(device) for device in self._connections}
             self._calls |= asked
-            for identifier, (device, _) in asked.items():
-                self._send(device, CallService(identifier, what))
-        for identifier, (_, future) in asked.items():
-            future.add_done_callback(partial(self._forget_call, identifier))
-        done, _ = wait([future for _, future in asked.values()], seconds)
+            for identifier, call in asked.items():
+                self._send(call.device, CallService(identifier, what))
+        for identifier, call in asked.items():
+            call.future.add_done_callback(partial(self._forget_call, identifier))
+        done, _ = wait([call.future for call in asked.values()], seconds)
         errors = [
             error
             for future in done
@@ -276,28 +287,27 @@ class Cluster:
             self._calls.pop(identifier, None)
 
     def _end_call(self, identifier: int) -> None:
-        """Forgets a call. If it has no result yet, asks the worker to drop it if not running."""
+        """Forgets a call. If it has no result yet, asks the worker to stop it."""
         with self._lock:
-            device, future = self._calls.pop(identifier, ("", None))
-            if future is not None and not future.done():
-                self._send(device, DropCall(identifier))
+            call = self._calls.pop(identifier, None)
+            if call is not None and not call.future.done():
+                self._send(call.device, DropCall(identifier))
 
-    def _ask(
-        self, device: str, wanted: CallService, future: Future[CallResult], cancelled: Future[None]
-    ) -> None:
+    def _ask(self, wanted: CallService, call: ServiceCall, cancelled: Future[None]) -> None:
         """Sends a call once the device's worker is connected. If that worker is lost, the call
         fails.
         """
         while True:
-            present = self._wait_for(device, cancelled)
+            present = self._wait_for(call.device, cancelled)
             with self._lock:
                 self._check_open()
-                if present is self._present[device]:
-                    self._calls[wanted.id] = device, future
+                if present is self._present[call.device]:
+                    self._calls[wanted.id] = call
                     try:
-                        return self._send(device, wanted)
+                        return self._send(call.device, wanted)
                     except TypeError as error:
-                        raise NotSerializable(f"{wanted.service} on {device}: {error}") from None
+                        where = f"{wanted.service} on {call.device}"
+                        raise NotSerializable(f"{where}: {error}") from None
 
     def _wait_for(self, device: str, cancelled: Future[None]) -> Future[None]:
         """Waits until a worker has its assignment and its connections. Returns the `present`
@@ -414,7 +424,7 @@ class Cluster:
                         )
                 case Disconnected():
                     self._disconnected(name, message)
-                case Returned() | Raised():
+                case Advanced() | Returned() | Raised():
                     self._answered(message)
                 case Ready() | Happened() | Done() | Failed():
                     request = self._requests.get(message.request)
@@ -445,14 +455,17 @@ class Cluster:
                 self._cancel(request)
                 request.future.set_exception(message.failure.as_error())
 
-    def _answered(self, answer: Returned | Raised) -> None:
-        _, future = self._calls.get(answer.id, ("", None))
-        if future is None or future.done():
+    def _answered(self, answer: Advanced | Returned | Raised) -> None:
+        call = self._calls.get(answer.id)
+        if call is None or call.future.done():
             return
-        if isinstance(answer, Returned):
-            future.set_result(CallResult(answer.value, answer.start, answer.seconds))
-        else:
-            future.set_exception(answer.failure.as_error())
+        match answer:
+            case Advanced():
+                call.progress.put(answer.done)
+            case Returned():
+                call.future.set_result(CallResult(answer.value, answer.start, answer.seconds))
+            case Raised():
+                call.future.set_exception(answer.failure.as_error())
 
     def _disconnected(self, name: str, said: Disconnected) -> None:
         """Reconnects two workers after their connection broke, if both are alive, then restarts
@@ -515,13 +528,12 @@ class Cluster:
             self.losses[name] += 1
             self._on_lost(name)
             blamed = self._blamed.pop(name, None)
-            for number, (device, future) in list(self._calls.items()):
-                if device == name and not future.done():
-                    future.set_exception(
-                        WorkerLost(
-                            f"{device}: {why}", (device,), bystander=blamed not in (None, number)
-                        )
+            for number, call in list(self._calls.items()):
+                if call.device == name and not call.future.done():
+                    lost = WorkerLost(
+                        f"{name}: {why}", (name,), bystander=blamed not in (None, number)
                     )
+                    call.future.set_exception(lost)
             for request in list(self._requests.values()):
                 if name in request.devices and not request.waiting and not request.future.done():
                     self._try_again(
@@ -535,9 +547,9 @@ class Cluster:
         error = DeviceFailed(str(error), (name,))
         self.on_failed(error)
         with self._lock:
-            for device, future in list(self._calls.values()):
-                if device == name and not future.done():
-                    future.set_exception(error)
+            for call in list(self._calls.values()):
+                if call.device == name and not call.future.done():
+                    call.future.set_exception(error)
             if self._present[name].done():
                 self._present[name] = Future()
             self._present[name].set_exception(error)
@@ -554,6 +566,11 @@ class Cluster:
                 present.set_result(None)
         for request in list(self._requests.values()):
             self._begin_waiting(request)
+
+
+def _end(progress: queue.SimpleQueue[int | None], _: Future[None]) -> None:
+    """Ends the wait for a call's progress."""
+    progress.put(None)
 
 
 def _place(context: Context | None, end: str = "") -> RunPlace:

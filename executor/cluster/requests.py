@@ -62,6 +62,19 @@ class CallResult:
 
 
 @dataclass(slots=True)
+class ServiceCall:
+    """Tracks one service call on a worker. `progress`: how much is done; None at the end."""
+
+    device: str
+    future: Future[CallResult] = field(default_factory=Future)
+    progress: queue.SimpleQueue[int | None] = field(default_factory=queue.SimpleQueue)
+
+    def __post_init__(self) -> None:
+        progress = self.progress  # without a cycle: this -> future -> callback -> this
+        self.future.add_done_callback(lambda _: progress.put(None))
+
+
+@dataclass(slots=True)
 class WorkerRequest:
     """Tracks one program while workers run it. Guarded by the lock of the `Cluster`."""
 

@@ -38,6 +38,8 @@ _CLASSES: tuple[type, ...] = (
     recipe.References,
     recipe.LearnedWords,
     recipe.ClipRecipe,
+    recipe.TokenSampling,
+    recipe.TextRequest,
     recipe.VaeRecipe,
     recipe.ControlNetRecipe,
     recipe.Picture,

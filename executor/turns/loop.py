@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
@@ -91,9 +91,10 @@ class ThreadTask(OfferingTask, Protocol):
         """Releases the task's resources, after success or failure."""
 
 
-class OneUnitTask:
-    """Runs a task of a single unit, such as a VAE call. `ready` returns whether its inputs are
-    available; `close` releases them; `loads` returns whether it has to load models.
+class ServiceTask:
+    """Runs a function in a single unit, such as a VAE call, or a generator, one unit up to each
+    `yield`. `ready` returns whether its inputs are available; `close` releases them; `loads`
+    returns whether it has to load models; `report` receives what a generator yields.
     """
 
     weight_set = original_set = None
@@ -113,8 +114,11 @@ class OneUnitTask:
         ready: Callable[[], bool] = lambda: True,
         close: Callable[[], None] = lambda: None,
         loads: Callable[[], bool] = lambda: False,
+        report: Callable[[Any], None] = lambda _: None,
     ) -> None:
         self._run, self._ready, self._close, self._loads = run, ready, close, loads
+        self._report = report
+        self._units: Generator[Any, None, Any] | None = None
         self.result: Any = None
         self.start = self.seconds = 0.0  # on the clock of time.perf_counter
 
@@ -130,12 +134,30 @@ class OneUnitTask:
         return self.advance()
 
     def advance(self, outputs: Any = None) -> bool:
-        self.start = time.perf_counter()
-        self.result = self._run()
-        self.seconds = time.perf_counter() - self.start
-        return True
+        started = time.perf_counter()
+        self.start = self.start or started
+        try:
+            return self._advanced()
+        finally:
+            self.seconds += time.perf_counter() - started
+
+    def _advanced(self) -> bool:
+        if self._units is None:
+            self.result = self._run()
+            if not isinstance(self.result, Generator):
+                return True
+            self._units = self.result
+        try:
+            done = next(self._units)
+        except StopIteration as end:
+            self.result = end.value
+            return True
+        self._report(done)
+        return False
 
     def close(self) -> None:
+        if self._units is not None:
+            self._units.close()
         self._close()
 
 

@@ -25,6 +25,7 @@ from katz_graph.executor.calls.stage_calls import StageCalls
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.measure.links import PROBES
 from katz_graph.executor.messages import (
+    Advanced,
     Assigned,
     Begin,
     CallService,
@@ -56,7 +57,7 @@ from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.transport.registration import registering
 from katz_graph.executor.turns.affinity import stay_on
 from katz_graph.executor.turns.device_order import Place
-from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask, SubmittedTask
+from katz_graph.executor.turns.loop import DeviceThread, ServiceTask, SubmittedTask
 from katz_graph.executor.weights.host_copies import HostCopies, nothing, share_of_host
 from katz_graph.executor.weights.prefetch import Prefetcher, order_of_use
 from katz_graph.executor.worker.config import WorkerConfig
@@ -215,15 +216,16 @@ class Host:
         self.mailbox.discard(cancel.request, cancel.attempt)
 
     def call(self, call: CallService) -> None:
-        """Runs a service or probe as one unit and returns its value to the driver."""
+        """Runs a service or probe and returns its value to the driver."""
         wanted = self.models.adapters.want(
             (lora.file for given in call.arguments for lora in loras_of(given)), self._worker.wake
         )
-        task = OneUnitTask(
+        task = ServiceTask(
             lambda: WORK[call.service](self, *call.arguments),
             lambda: wanted.have(wanted.files),
             wanted.release,
             lambda: not self.models.has(call.arguments),
+            lambda done: self._report(Advanced(call.id, done)),
         )
         try:
             self._calls[call.id] = job = self._worker.submit(task, _place(call.place))
@@ -238,11 +240,11 @@ class Host:
         self._worker.run_ended(ended.arrival)
 
     def drop(self, identifier: int) -> None:
-        """Cancels a call that has not started, because no caller awaits it any more."""
+        """Stops a call before its next unit, because no caller awaits it any more."""
         if (job := self._calls.get(identifier)) is not None:
             job.cancel()
 
-    def _returned(self, identifier: int, task: OneUnitTask, future: Future[Any]) -> None:
+    def _returned(self, identifier: int, task: ServiceTask, future: Future[Any]) -> None:
         self._calls.pop(identifier, None)
         error = future.exception()
         if error is None:

@@ -4,7 +4,7 @@ returns a model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -29,6 +29,7 @@ from katz_graph.core.recipe import (
     ModelRecipe,
     Prompt,
     TextEncoderRecipe,
+    TextRequest,
     Tile,
     UpscaleModelRecipe,
     VaeRecipe,
@@ -68,6 +69,7 @@ from katz_graph.models.loading.store import ModelStore, loadable
 from katz_graph.models.row_loras import LoraFactors
 from katz_graph.models.stages import Stage
 from katz_graph.models.text import encoder as text
+from katz_graph.models.text import generation
 from katz_graph.models.text.evaluate import evaluate
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.recipe import clips
@@ -306,6 +308,38 @@ class DeviceModels(ResidentHooks):
             clip.layout,
             prompt.absent,
         )
+
+    def generate_text(self, clip: ClipRecipe, request: TextRequest) -> Generator[int, None, str]:
+        """Generates text with a language model; yields the number of tokens after each. Returns the
+        text. Between two tokens, other tasks may use the device and change the model's LoRAs.
+        """
+        recipe = generation.generator_of(clip)
+        ((_, parts),) = _with_parts(clip)
+        opening, made = generation.asked(recipe, request), list[int]()
+        tokenizer = self.store.tokenizer(recipe)
+        with self.holding(clip), self._output_weights(recipe) as output:
+            module = self.residents.get(self._loadable(recipe.encoder, parts))
+            tokens = generation.tokens(module, output(module), tokenizer, opening, request)
+            while True:
+                self._resident(module, clip.loras, parts)
+                token = self.residents.with_room("generating text", lambda: next(tokens, None))
+                if token is None:
+                    return str(tokenizer.decode(made))
+                made.append(token)
+                yield len(made)
+
+    @contextmanager
+    def _output_weights(self, recipe: TextEncoderRecipe) -> Iterator[Callable[[Any], Tensor]]:
+        """Yields the function from a loaded language model to the weights [words, D] of its
+        scores.
+        """
+        name, part = generation.output_layer(recipe), recipe.encoder
+        if not name:
+            yield lambda module: module.get_input_embeddings().weight
+            return
+        wanted = self.store.output_layer_of(part, name, self.device, self.text_dtype_of(part))
+        with self.residents.using(wanted) as layer:
+            yield lambda _: layer.weight
 
     def decode_latent(
         self, recipe: VaeRecipe, samples: Tensor, tile: Tile | None = None

@@ -1,10 +1,12 @@
-"""Implements the driver's calls except sampling. Each call runs as one unit on the device."""
+"""Implements the driver's calls except sampling. A call runs as one unit on the device; a generator
+runs one unit up to each `yield`, which passes on how much is done.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import astuple, replace
 from typing import Any, Protocol
@@ -13,7 +15,15 @@ import torch
 from torch import Tensor
 
 from katz_graph.core.devices import format_name
-from katz_graph.core.recipe import ControlNetRecipe, Encoding, Tile, UpscaleModelRecipe, VaeRecipe
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    ControlNetRecipe,
+    Encoding,
+    TextRequest,
+    Tile,
+    UpscaleModelRecipe,
+    VaeRecipe,
+)
 from katz_graph.executor.calls.batching import mapped
 from katz_graph.executor.calls.computing import ComputeUse
 from katz_graph.executor.measure.device import assumed, device_key, measure
@@ -41,6 +51,13 @@ def encode_text(worker: ServingWorker, encoding: Encoding) -> TextEncoding:
     on_host: TextEncoding = mapped(made, Tensor.cpu)
     pooled = None if on_host.pooled is None else on_host.pooled.float()
     return replace(on_host, hidden=on_host.hidden.float(), pooled=pooled)
+
+
+def generate_text(
+    worker: ServingWorker, clip: ClipRecipe, request: TextRequest
+) -> Generator[int, None, str]:
+    """Generates text with a language model; yields the number of tokens after each."""
+    return worker.models.generate_text(clip, request)
 
 
 def encode_image(
@@ -151,6 +168,7 @@ SERVICES: Mapping[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         encode_text,
+        generate_text,
         encode_image,
         decode_latent,
         upscale,

@@ -233,6 +233,39 @@ class ClipRecipe:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenSampling:
+    """Describes how a language model draws its next token. The penalties apply to tokens that it
+    has made; then come the temperature, `top_k` (0: all), `top_p` and `min_p`, and one draw with a
+    generator on the CPU.
+    """
+
+    seed: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0  # divides positive scores and multiplies negative ones
+    presence_penalty: float = 0.0  # subtracted from scores
+
+
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """Asks a language model for text of at most `max_tokens` tokens.
+
+    `template`: the prompt is the user's turn of a chat, after the turn `system` if that is not
+    empty; otherwise it is continued as it is. `thinking`: the model may reason first. Without
+    `sampling`, it takes the most probable token.
+    """
+
+    prompt: str
+    max_tokens: int
+    system: str = ""
+    template: bool = True
+    thinking: bool = False
+    sampling: TokenSampling | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class VaeRecipe:
     vae: Component
 

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 
     from katz_graph.core.events import Event
     from katz_graph.core.latent_space import LatentSamples
-    from katz_graph.core.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
+    from katz_graph.core.recipe import (
+        ClipRecipe,
+        Encoding,
+        TextRequest,
+        Tile,
+        UpscaleModelRecipe,
+        VaeRecipe,
+    )
     from katz_graph.files.folders import Folders
     from katz_graph.ir.changes import PlanChanges
     from katz_graph.ir.device import Device
@@ -279,6 +286,17 @@ class Engine(Protocol):
 
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
         """Upscales [B, 3, H, W] in 0..1 to float32 [B, 3, H·scale, W·scale] without tiling."""
+
+    def generate_text(
+        self,
+        clip: ClipRecipe,
+        request: TextRequest,
+        context: Context,
+        progress: Callable[[int], None] = lambda tokens: None,
+    ) -> str:
+        """Returns the text that a language model generates. Calls `progress` with the number of
+        tokens so far. Raises InputError if the text encoders cannot generate text.
+        """
 
     def prefetch(self, values: Iterable[object], context: Context) -> None:
         """Announces recipes of models, among other values, that later nodes will use."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from katz_graph.core.errors import RunError
 from katz_graph.core.shared_rows import SharedRows
-from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask
+from katz_graph.executor.turns.loop import DeviceThread, ServiceTask
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.testing.plain_loop import Case
 from katz_graph.testing.requests import bare_context, local_engine, sampler_region
@@ -86,7 +86,7 @@ def test_the_tensors_of_a_failed_unit_go_while_its_error_is_still_read(
     worker: DeviceThread, fail: Callable[[Held], None]
 ) -> None:
     held = Held()
-    error = error_of(worker.submit(OneUnitTask(lambda: fail(held))).result)
+    error = error_of(worker.submit(ServiceTask(lambda: fail(held))).result)
     assert not held
     assert error.__traceback__ is not None and "no room for" in repr((error, error.__context__))
 
@@ -101,10 +101,10 @@ def test_inputs_of_a_job_are_freed_with_it(worker: DeviceThread, failing: bool) 
             raise RuntimeError("it failed")
         return float(given.sum())
 
-    job = worker.submit(OneUnitTask(work))
+    job = worker.submit(ServiceTask(work))
     job.future.exception()
     del job, work, latent
-    worker.submit(OneUnitTask(lambda: None)).result()  # it has released its last job
+    worker.submit(ServiceTask(lambda: None)).result()  # it has released its last job
     assert not held
 
 

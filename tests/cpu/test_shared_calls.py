@@ -19,7 +19,7 @@ from katz_graph.core.recipe import ConditioningEntry, Picture, Prompt, Reference
 from katz_graph.core.shared_rows import SharedRows
 from katz_graph.executor.calls.computing import Eagerly, StageCall
 from katz_graph.executor.calls.stage_calls import StageCalls
-from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask
+from katz_graph.executor.turns.loop import DeviceThread, ServiceTask
 from katz_graph.executor.worker.device_program import device_program
 from katz_graph.executor.worker.execution import Execution
 from katz_graph.ir.device import ROW_BUCKETS
@@ -217,7 +217,7 @@ def test_requests_that_arrive_together_begin_together(sd1: Models, costs: Path) 
         engine.models.compute = seen = Failing()
         calls, released = StageCalls(engine.models, shared), threading.Event()
         thread = DeviceThread("cpu", 1, shared=calls)
-        thread.submit(OneUnitTask(released.wait))
+        thread.submit(ServiceTask(released.wait))
         context = bare_context(engine)
         jobs = [
             thread.submit(Execution(share, engine.models, context, stage_calls=calls))

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from katz_graph.executor.turns import loop
-from katz_graph.executor.turns.loop import DeviceThread, OneUnitTask
+from katz_graph.executor.turns.loop import DeviceThread, ServiceTask
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_many_submit_while_it_works(hurried: None) -> None:
 
     def submit(start: int) -> list[int]:
         jobs = [
-            worker.submit(OneUnitTask(lambda number=number: number))
+            worker.submit(ServiceTask(lambda number=number: number))
             for number in range(start, start + 500)
         ]
         return [job.future.result(timeout=20) for job in jobs]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,12 @@ def _under_names_of(module: Any, part: Component, read: dict[str, Tensor]) -> di
     if module.__module__.startswith("transformers"):
         return _text(module, read)
     return _converted(read, config(part))
+
+
+def stored_tensor(part: Component, name: str, dtype: torch.dtype) -> Tensor:
+    """Returns one tensor of a component's files, by its name there; see `tensors`."""
+    start, _, end = name.rpartition(".")
+    return _tensors(replace(part, prefix=f"{start}."), dtype)[end]
 
 
 def _text_buffers(module: Any) -> dict[str, Tensor]:

@@ -24,7 +24,8 @@ from katz_graph.files.weights import without_ending
 from katz_graph.host.memory import is_out_of_memory
 from katz_graph.models.configuration import config
 from katz_graph.models.family import families, family_of, family_of_class
-from katz_graph.models.loading.convert import blank, formats, tensors
+from katz_graph.models.loading.contents import contents_of
+from katz_graph.models.loading.convert import blank, formats, stored_tensor, tensors
 from katz_graph.models.loading.fill import NO_FORMATS, fill, with_memory
 from katz_graph.models.loading.form import form_of
 from katz_graph.models.loading.identity import check_unchanged, count_values
@@ -127,6 +128,34 @@ class ModelStore:
     ) -> Loadable:
         write = partial(fill_from_files, part)
         return loadable(kind, part, device, dtype, write, widens=self._widens)
+
+    def output_layer_of(
+        self, part: Component, name: str, device: torch.device | str, dtype: torch.dtype
+    ) -> Loadable:
+        """Describes the layer from a language model's states to scores of words, stored as `name`
+        in its files.
+        """
+        words, width = next(
+            shapes[name]
+            for file in part.weight_files
+            if name in (shapes := contents_of(file).shapes)
+        )
+
+        def load() -> nn.Module:
+            layer = nn.Linear(width, words, bias=False, device="meta").requires_grad_(False)
+            filled = with_memory(layer, torch.device(device), dtype)
+            fill(filled, {"weight": _explained(part, lambda: stored_tensor(part, name, dtype))})
+            check_unchanged(*part.files)
+            return filled
+
+        return Loadable(
+            (part, name, str(torch.device(device)), dtype),
+            f"output layer {_called(part)}",
+            lambda: words * width * dtype.itemsize,
+            load,
+            files_of(part),
+            name,
+        )
 
     def tokenizer(self, encoder: TextEncoderRecipe) -> Any:
         return load_tokenizer(encoder)

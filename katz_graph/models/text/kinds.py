@@ -19,6 +19,18 @@ SHORTEST_ROW = 3  # tokens: start, end, and one in between
 
 
 @dataclass(frozen=True, slots=True)
+class Chat:
+    """Describes how a language model of Qwen's generates text, in chats of the form ChatML.
+
+    Published models narrower than `own_output_from` compute scores with their embedding, others
+    with an output layer of their own.
+    """
+
+    own_output_from: int
+    thinks: bool = False  # may reason before it answers
+
+
+@dataclass(frozen=True, slots=True)
 class EncoderKind:
     """Declares a kind of text encoder. `model`, `configuration` and `tokenizer` are classes of
     transformers.
@@ -44,6 +56,7 @@ class EncoderKind:
     whole: str = ""
     vocabulary: str = ""  # tensor of single files with the words, if the package does not have them
     sizes: tuple[tuple[int, str], ...] = ()  # published models: width, and size in messages
+    chat: Chat | None = None  # None if it cannot generate text
 
 
 CLIP = EncoderKind(
@@ -71,6 +84,7 @@ QWEN3 = EncoderKind(
     overflows=True,
     architectures=("Qwen3ForCausalLM",),
     sizes=((1024, "0.6B"), (2560, "4B"), (4096, "8B")),
+    chat=Chat(own_output_from=4096, thinks=True),
 )
 QWEN3_VL = replace(
     QWEN3,
@@ -93,6 +107,7 @@ QWEN2_5_VL = EncoderKind(
     architectures=("Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLModel"),
     whole="Qwen2_5_VLConfig",
     sizes=((3584, "7B"),),
+    chat=Chat(own_output_from=3584),
 )
 MT5 = EncoderKind(
     "mt5",
