@@ -323,15 +323,25 @@ def test_a_file_says_which_model_it_is(variant: str, prefix: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["fp8", "scaled_fp8", "convrot"])
-def test_eight_bit_files_are_read(kind: str, tmp_path: Path) -> None:
-    wanted = made(**HEADS).state_dict()
-    write(tmp_path / "model.safetensors", dict(wanted), kind)
+def test_eight_bit_files_predict_as_their_widened_weights(kind: str, tmp_path: Path) -> None:
+    changed, method, count, layers = VARIANTS["layered"]
+    module = made(**changed, **HEADS)
+    write(tmp_path / "model.safetensors", dict(module.state_dict()), kind)
     network = network_recipe(tmp_path / "model.safetensors").network
-    ours = ModelStore().network(network, "cpu", torch.float32).state_dict()
-    assert ours.keys() == wanted.keys()
-    layer = "transformer_blocks.1.attn.to_q.weight"
-    error = (ours[layer].float() - wanted[layer]).abs().max()
-    assert 0 < error <= 0.07 * wanted[layer].abs().max()
+    step, text = given(1, torch.float32, layers=layers)
+    seen = references(1, torch.float32, SIZES[:count])
+    as_stored, wide, exact = (
+        in_stages(one, step, text, [], seen, method)
+        for one in (
+            *(
+                ModelStore(widens=wide).network(network, "cpu", torch.float32)
+                for wide in (False, True)
+            ),
+            module,
+        )
+    )
+    assert torch.equal(as_stored, wide)
+    assert 0 < (wide - exact).abs().max() <= 0.1 * (exact.max() - exact.min())
 
 
 @pytest.mark.parametrize(

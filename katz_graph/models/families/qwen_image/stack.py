@@ -106,7 +106,8 @@ def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Ten
     ]
     each = torch.cat(made, dim=1)
     if module.config.use_additional_t_cond:
-        each = each + embedders.addition_t_embedding.weight[0]
+        first = torch.zeros(1, dtype=torch.long, device=now.device)
+        each = each + embedders.addition_t_embedding(first)  # its weights may be 8 bits wide
     return each.flatten(1)
 
 
