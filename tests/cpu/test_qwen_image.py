@@ -15,7 +15,7 @@ import torch
 from diffusers import QwenImagePipeline
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers_made import in_stages
+from transformers_made import COSTED, in_stages
 
 import katz_graph as katz
 from katz_graph.core.errors import InputError
@@ -29,6 +29,11 @@ from katz_graph.core.recipe import (
     References,
     Zeroed,
 )
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import plan_region
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink, Target
+from katz_graph.ir.region import Region
 from katz_graph.ir.values import Step, TextEncoding
 from katz_graph.models.configuration import config
 from katz_graph.models.families.shared.stand_ins import PREFIX
@@ -38,10 +43,13 @@ from katz_graph.models.loading.convert import tensors as loaded_tensors
 from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.prepare import fuse_projections, prepare
+from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.sampling import table_of
 from katz_graph.testing.random_models import Kind, draw_network
+from katz_graph.testing.requests import bare_context, bind, local_engine, sample
 from katz_graph.testing.stand_ins.catalogue import write_stand_in
 from katz_graph.testing.stand_ins.formats import write
+from katz_graph.testing.worker_threads import WorkerThreads
 
 SIDES = 12, 20  # cells of a picture
 TOKENS, LEVEL = 9, 0.4375
@@ -455,3 +463,41 @@ def test_published_files_make_a_picture_from_a_text(tmp_path: Path) -> None:
         )
     assert whole.size == (48, 64)
     assert whole.tobytes() == other.tobytes() != plain.tobytes()
+
+
+def test_references_give_the_same_bits_on_two_devices(
+    folders: dict[Kind, Path], costs: Path
+) -> None:
+    model, clip, _ = pipeline_recipes(folders["qwen_image"])
+    draw = torch.Generator().manual_seed(3)
+    seen = tuple(Picture.of(torch.randn(1, 16, *size, generator=draw)) for size in SIZES)
+    with_references, without = (
+        (ConditioningEntry(Prompt(clip, "sand"), references=one),)
+        for one in (References(seen, "index_timestep_zero"), None)
+    )
+    begin = {
+        "sampler_name": "euler",
+        "scheduler": "simple",
+        "steps": 2,
+        "seed": 7,
+        "latent_image": {"samples": torch.zeros(1, 16, 8, 8)},
+        "model": model,
+    }
+
+    def drawn(positive: Any) -> Region:
+        expansion = expand_sampling("StepBegin", begin, model, positive, without, 3.0)
+        return bind(expansion.graph, expansion.outputs[0].node)
+
+    region = drawn(with_references)
+    with local_engine(batching=False, cache=costs) as engine:
+        wanted, plain = sample(engine, region), sample(engine, drawn(without))
+    assert (wanted - plain).abs().max() > 1e-3
+    workers = [WorkerConfig(f"cpu:{number}") for number in range(2)]
+    launchers = {one.name: WorkerThreads() for one in workers}
+    link = NetworkLink(1e9, 1e-4)
+    with DeviceEngine(workers, cache=costs, link=link, launchers=launchers) as engine:
+        costed = [one.id for one in region.operations if one.stage in COSTED]
+        pins = {name: (f"cpu:{place % 2}",) for place, name in enumerate(costed)}
+        target = Target(engine.cluster.devices, engine.cluster.links, pins, batching=False)
+        program = plan_region(region, target)
+        assert torch.equal(engine.cluster.run(program, bare_context(engine)).samples, wanted)
