@@ -118,6 +118,7 @@ def compile_ahead(calls: Iterable[tuple[Call, torch.dtype]], architecture: int) 
     The dtypes are those of modules that do not overflow in them. Raises InputError without Triton.
     """
     from katz_graph.models.costs.stage_cost import FusedAttention
+    from katz_graph.models.loading.convert import formats
     from katz_graph.models.loading.store import shell
 
     class AsOnGpu(FusedAttention):
@@ -146,7 +147,7 @@ def compile_ahead(calls: Iterable[tuple[Call, torch.dtype]], architecture: int) 
         modules.setdefault((call.part, wide if overflowing else dtype), []).append(call)
     with compiling(architecture) as counted, torch.no_grad(), AsOnGpu():
         for (part, dtype), ours in modules.items():
-            module = shell(part, torch.device("meta"), dtype)
+            module = shell(part, torch.device("meta"), dtype, formats(part))
             for call in ours:
                 run, _ = declared(call.stage).sized(module, call.sizes)
                 run()

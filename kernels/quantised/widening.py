@@ -7,8 +7,15 @@ import math
 import torch
 from torch import Tensor
 
+from katz_graph.kernels.dispatch import uses_kernels
+
 BLOCK_VALUES = 2**18
-"""Values widened at a time: a block's intermediate results stay in a CPU's cache."""
+"""Values that a CPU widens at a time, few enough for its cache."""
+DEVICE_BLOCK_VALUES = 2**22
+"""Values that another device widens at a time, if no kernel does."""
+SECOND_BIT = 1 << 14  # of an int16, which a shifted sign leaves set
+NAN = 0x7F  # of e4m3, without its sign
+MIN_GROUP = 16  # inputs that a kernel rotates together
 
 
 def widened(
@@ -21,18 +28,41 @@ def widened(
     The rotation (ConvRot, as in comfy-kitchen 0.2.40) precedes the scale and works on whole
     numbers. Its sums are exact, so the result does not depend on order or device. comfy-kitchen
     scales first, so that its sums are rounded; without a rotation, float32 results are bit-equal.
-    Takes memory for the result and one block of rows.
+    Takes memory for the result and, without a kernel, for one block of rows.
     """
     made = torch.empty_like(codes, dtype=dtype) if out is None else out
-    if scales is None:
-        return made.copy_(codes)
-    rows = scales.view(-1, *(1,) * (codes.ndim - 1))
-    at_once = max(1, BLOCK_VALUES // max(1, math.prod(codes.shape[1:])))
+    if (
+        uses_kernels(codes)
+        and (group == 0 or group >= MIN_GROUP)
+        and made.stride() == codes.stride()
+    ):
+        from katz_graph.kernels.triton.widening import widened as kernel
+
+        return kernel(codes, scales, group, made)
+    return reference(codes, scales, group, made)
+
+
+def reference(codes: Tensor, scales: Tensor | None, group: int, made: Tensor) -> Tensor:
+    """Writes to `made` with torch."""
+    rows = None if scales is None else scales.view(-1, *(1,) * (codes.ndim - 1))
+    most = BLOCK_VALUES if codes.device.type == "cpu" else DEVICE_BLOCK_VALUES
+    at_once = max(1, most // max(1, math.prod(codes.shape[1:])))
     for first in range(0, len(codes), at_once):
         block = slice(first, first + at_once)
-        values = rotated(codes[block], group) if group else codes[block].float()
-        made[block] = values.mul_(rows[block])
+        values = rotated(codes[block], group) if group else decoded(codes[block])
+        made[block] = values if rows is None else values.mul_(rows[block])
     return made
+
+
+def decoded(codes: Tensor) -> Tensor:
+    """Returns stored numbers as float32. Exact."""
+    if codes.dtype != torch.float8_e4m3fn or codes.device.type != "cpu":
+        return codes.float()
+    # torch converts e4m3 ten times more slowly than float16, which has an exponent 8 larger
+    bits = codes.view(torch.int8)
+    moved = bits.to(torch.int16).bitwise_left_shift_(7).bitwise_and_(~SECOND_BIT)
+    values = moved.view(torch.float16).float().mul_(256.0)
+    return values.masked_fill_(bits.bitwise_and(NAN) == NAN, math.nan)
 
 
 def rotated(codes: Tensor, group: int) -> Tensor:

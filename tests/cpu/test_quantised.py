@@ -68,6 +68,16 @@ def test_a_weight_is_its_numbers_times_the_scale(
     assert scale.shape == shape and not torch.equal(wanted, weight.float())
 
 
+@pytest.mark.parametrize("kind", FP8.values())
+def test_each_float_of_8_bits_is_itself(kind: torch.dtype) -> None:
+    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(kind).reshape(4, 64)
+    got = widened(codes, None, 0, torch.float32)
+    assert torch.equal(
+        got.view(torch.int32)[got == got], codes.float().view(torch.int32)[got == got]
+    )
+    assert torch.equal(got.isnan(), codes.float().isnan())
+
+
 @pytest.mark.parametrize("size", [4, 16, 64, 256])
 def test_the_rotation_is_the_regular_hadamard_matrix(size: int) -> None:
     made = hadamard_signs(size, torch.device("cpu")) / size**0.5
