@@ -137,6 +137,8 @@ class Calls:
         """Yields warnings for the user about a node that has run."""
         if node.warning:
             yield node.warning
+        for one in results:
+            yield from one.warnings if isinstance(one, Expansion) else ()
         if not results and node.type.is_output:
             values = ((name, output_of(self._states, link)) for name, link in node.links)
             empty = ", ".join(

@@ -44,9 +44,10 @@ class Expansion:
     or links into `graph`.
 
     `shown` maps ids in `graph` to the nodes of the run that represent them to users. The expanding
-    node represents all others.
+    node represents all others. `warnings` are for the user.
     """
 
     graph: Graph
     outputs: tuple[Any, ...]
     shown: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

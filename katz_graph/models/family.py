@@ -131,6 +131,10 @@ class Network:
     # its layers can compute the active tokens of an edit only, see `models.active`
     active_tokens: bool = False
     token_multiple: int = 1  # tokens are padded to a multiple of this number
+    # layers whose weights are float32 in every number format: words of their paths
+    wide: tuple[str, ...] = ()
+    # says, for a warning, which part of a conditioning has no effect; empty if all of it has
+    unused: Callable[[ConditioningEntry], str] = lambda _: ""
 
 
 @dataclass(frozen=True, slots=True)

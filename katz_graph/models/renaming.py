@@ -49,15 +49,17 @@ class Renaming:
     shares: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     swapped: frozenset[str] = frozenset()  # original layers with two halves in reverse order
     swapped_in_last: frozenset[str] = frozenset()  # like `swapped`, in the last block only
-    # original name -> the module's name, for tensors other than a layer's weight or bias
+    # original name -> the module's name, for tensors other than a layer's weight or bias; `{}` is
+    # a block's number
     tensors: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], str]]:
-        number = re.escape(NUMBER)
-        return [
-            (re.compile(re.escape(layer).replace(number, r"(\d+)")), layer) for layer in self.layers
-        ]
+        return [(_pattern(layer), layer) for layer in self.layers]
+
+    @cached_property
+    def _tensor_patterns(self) -> list[tuple[re.Pattern[str], str]]:
+        return [(_pattern(name), own) for name, own in self.tensors.items()]
 
     def rows(self, layer: str, blocks: int) -> tuple[Rows, ...]:
         """Returns the module's layers for an original layer; none if unknown. `blocks`: the number
@@ -74,8 +76,12 @@ class Renaming:
         its pieces also have names with a number (`LAYER.0.weight`).
         """
         present = frozenset(parameters)
+        numbers = _numbers(present)
         found: dict[str, tuple[Rows, ...]] = {
-            name: (Rows(own),) for name, own in self.tensors.items() if own in present
+            name.replace(NUMBER, number): (Rows(own.replace(NUMBER, number)),)
+            for name, own in self.tensors.items()
+            for number in (numbers if NUMBER in name else [""])
+            if own.replace(NUMBER, number) in present
         }
         for layer, names in self._layers(present):
             for parameter in ("weight", "bias"):
@@ -92,8 +98,7 @@ class Renaming:
     def _layers(self, parameters: Collection[str]) -> Iterator[tuple[str, tuple[Rows, ...]]]:
         """Yields each original layer that these module parameters cover, and its `Rows`."""
         paths = {name.rpartition(".")[0] for name in parameters}
-        words = {word for path in paths for word in path.split(".") if word.isdigit()}
-        numbers = sorted(words, key=int)
+        numbers = _numbers(paths)
         for known, names in self.layers.items():
             present = [
                 number
@@ -126,6 +131,23 @@ class Renaming:
             layer, _, parameter = name.rpartition(".")
             found = self.rows(layer, blocks)
             if not found:
-                yield self.tensors.get(name, name), tensor
+                yield self._tensor(name), tensor
             for rows in found:
                 yield f"{rows.layer}.{PARAMETERS.get(parameter, parameter)}", rows.cut(tensor)
+
+    def _tensor(self, name: str) -> str:
+        """Returns the module's name of a tensor other than a layer's weight or bias."""
+        for pattern, own in self._tensor_patterns:
+            if match := pattern.fullmatch(name):
+                return own.replace(NUMBER, next(iter(match.groups()), ""))
+        return name
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(re.escape(name).replace(re.escape(NUMBER), r"(\d+)"))
+
+
+def _numbers(paths: Collection[str]) -> list[str]:
+    """Returns the numbers among the words of paths, in order."""
+    words = {word for path in paths for word in path.split(".") if word.isdigit()}
+    return sorted(words, key=int)

@@ -199,11 +199,12 @@ def text_prefix(names: Iterable[str]) -> str:
     raise KeyError(EMBEDDING)
 
 
-def rotary_axes(head: int) -> list[int]:
-    """Returns the channels per axis of rotary positions in a head of this width: an eighth for the
-    picture, and equal parts for row and column. Raises ValueError for an indivisible width.
+def rotary_axes(head: int, share: int = 8) -> list[int]:
+    """Returns the channels per axis of rotary positions in a head of this width: one part of
+    `share` for text or picture, and equal parts for row and column. Raises ValueError for an
+    indivisible width.
     """
-    first = head // 8
+    first = head // share
     if (head - first) % 4 or first % 2:
         raise ValueError(head)
     return [first, (head - first) // 2, (head - first) // 2]

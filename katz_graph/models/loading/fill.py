@@ -4,7 +4,7 @@ the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -29,10 +29,12 @@ def with_memory(
     place: torch.device,
     dtype: torch.dtype,
     formats: Mapping[str, Format] = NO_FORMATS,
+    wide: Collection[str] = (),
 ) -> nn.Module:
     """Allocates uninitialised memory on a device for a module on the meta device. Prepares known
     blocks and the memory layout for computing. The weights are not inference tensors, so torch
-    counts writes to them (`_version`). `formats`: of the weights that are stored as 8-bit numbers.
+    counts writes to them (`_version`). `formats`: of the weights that are stored as 8-bit numbers;
+    `wide`: of those in float32, see `is_wide`.
     """
     prepare(module)
     computed = [
@@ -42,6 +44,9 @@ def with_memory(
         if name in one._non_persistent_buffers_set
     ]
     module.to(dtype)
+    for name, weight in module.named_parameters():
+        if is_wide(name, wide):
+            weight.data = weight.data.float()
     for one, name, own in computed:  # buffers that files lack keep their dtype
         one.register_buffer(name, one.get_buffer(name).to(own), persistent=False)
     layers = {name: module.get_submodule(name.rpartition(".")[0]) for name in formats}
@@ -66,6 +71,11 @@ def with_memory(
     if by_onednn(example):
         use_processor_layers(module)
     return module
+
+
+def is_wide(name: str, words: Collection[str]) -> bool:
+    """Returns whether the path of a weight has one of the words."""
+    return not set(name.split(".")).isdisjoint(words)
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -26,13 +27,14 @@ from katz_graph.models.configuration import config
 from katz_graph.models.family import families, family_of, family_of_class
 from katz_graph.models.loading.contents import contents_of
 from katz_graph.models.loading.convert import blank, formats, stored_tensor, tensors
-from katz_graph.models.loading.fill import NO_FORMATS, fill, with_memory
+from katz_graph.models.loading.fill import NO_FORMATS, fill, is_wide, with_memory
 from katz_graph.models.loading.form import form_of
 from katz_graph.models.loading.identity import check_unchanged, count_values
 from katz_graph.models.loading.loadable import Loadable, Shells, Widening
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.residents import NO_HOOKS, ResidentHooks, Residents
+from katz_graph.models.loading.shapes import parameter_shapes
 from katz_graph.models.quantised_weight import Format
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.tokens import load_tokenizer
@@ -221,7 +223,24 @@ def _size(part: Component, dtype: torch.dtype, stored: Mapping[str, Format]) -> 
     check_unchanged(*part.files)
     values = sum(how.values for how in stored.values())
     scales = sum(how.shape[0] for how in stored.values() if how.scaled)
-    return (values_of(part) - values) * dtype.itemsize + values + scales * SCALE_BYTES
+    wide = _wide_values(part) * (torch.float32.itemsize - dtype.itemsize)
+    return (values_of(part) - values) * dtype.itemsize + values + scales * SCALE_BYTES + wide
+
+
+def _wide(part: Component) -> tuple[str, ...]:
+    """Returns the words of a network's weights in float32."""
+    name = config(part).get("_class_name")
+    family = family_of_class(name)
+    return () if family is None or name != family.network.class_name else family.network.wide
+
+
+def _wide_values(part: Component) -> int:
+    """Counts the values of a component that are float32 in every number format."""
+    words = _wide(part)
+    if not words:
+        return 0
+    shapes = parameter_shapes(part)
+    return sum(math.prod(shape) for name, shape in shapes.items() if is_wide(name, words))
 
 
 def values_of(part: Component) -> int:
@@ -248,7 +267,7 @@ def shell(
     family = family_of_class(config(part).get("_class_name"))
     module = module if family is None else family.prepared(module)
     with LOADING, quiet(*LIBRARIES):  # diffusers warns about each cast
-        return with_memory(module, place, dtype, stored)
+        return with_memory(module, place, dtype, stored, _wide(part))
 
 
 def fill_from_files(part: Component, module: nn.Module) -> None:

@@ -48,10 +48,13 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
     entries = balanced(
         [getattr(guider, side) for side in guider.sides], *latent["samples"].shape[-2:]
     )
-    complete = family_of(model.network).network.complete
+    network = family_of(model.network).network
+    unused = dict.fromkeys(network.unused(entry) for side in entries for entry in side)
     sides = {
         name: tuple(
-            complete(replace(entry, control=entry.control + uses), model, latent, number == 0)
+            network.complete(
+                replace(entry, control=entry.control + uses), model, latent, number == 0
+            )
             for entry in side
         )
         for number, (name, side) in enumerate(zip(guider.sides, entries, strict=True))
@@ -66,7 +69,8 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
 
     prediction = combine(nodes, guider, side)
     nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": prediction})
-    return Expansion(Graph(nodes), (Link("end", 0), Link("end", 1)))
+    outputs = Link("end", 0), Link("end", 1)
+    return Expansion(Graph(nodes), outputs, warnings=tuple(filter(None, unused)))
 
 
 def _side(

@@ -21,27 +21,15 @@ from katz_graph.models.families.shared.conditioning import (
     check_channels,
     check_unsupported_conditioning,
 )
-from katz_graph.models.family import Architecture, Configuration
+from katz_graph.models.family import Architecture
 from katz_graph.models.vae.kinds import QWEN_IMAGE
 
 TRANSFORMER = "QwenImageTransformer2DModel"
 LATENT = QWEN_IMAGE.latent
 STILL: ReferencePlacing = "index_timestep_zero"
 BEHIND: ReferencePlacing = "negative_index"
-TEMPLATE = (
-    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, "
-    "quantity, text, spatial relationships of the objects and background:<|im_end|>\n"
-    "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-)
 THETA = 10_000  # of rotary positions
 MU = 1.15  # of the shift of noise levels, at every size, as in ComfyUI
-SCHEDULER: Configuration = {
-    "_class_name": "FlowMatchEulerDiscreteScheduler",
-    "num_train_timesteps": 1000,
-    "use_dynamic_shifting": True,
-    "base_shift": MU,
-    "max_shift": MU,
-}
 
 
 @lru_cache(maxsize=256)

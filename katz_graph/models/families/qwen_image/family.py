@@ -5,14 +5,18 @@ from __future__ import annotations
 from katz_graph.core.recipe import TextLayout
 from katz_graph.models.families.qwen_image.architecture import (
     LATENT,
-    SCHEDULER,
-    TEMPLATE,
+    MU,
     TRANSFORMER,
     complete,
     transformer_architecture,
 )
 from katz_graph.models.families.qwen_image.files import transformer_configuration
-from katz_graph.models.families.shared.declarations import lora_names, transformer
+from katz_graph.models.families.shared.declarations import (
+    DESCRIBING,
+    lora_names,
+    shifted_flow,
+    transformer,
+)
 from katz_graph.models.family import Files, Layout, ModelFamily, TextSet, Training
 from katz_graph.models.text.kinds import QWEN2_5_VL
 
@@ -41,7 +45,7 @@ FAMILY = ModelFamily(
     ),
     training=Training(
         latent=lambda _: LATENT,
-        noise=lambda _: SCHEDULER,
+        noise=lambda _: shifted_flow(MU),
         multiplier=1.0,
         own_levels=True,
     ),
@@ -58,5 +62,5 @@ FAMILY = ModelFamily(
         marks=("img_mlp.net", "txt_mlp.net", "img_mod.1", "txt_mod.1"),
     ),
     text_sets=(TextSet("qwen_image", (QWEN2_5_VL.name,), sizes=("7B",)),),
-    text_layout=TextLayout(template=TEMPLATE, opening="<|im_start|>", dropped="prefix"),
+    text_layout=TextLayout(template=DESCRIBING, opening="<|im_start|>", dropped="prefix"),
 )

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 import transformers
-from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler, QwenImagePipeline
+from diffusers import FlowMatchEulerDiscreteScheduler, QwenImagePipeline
 from torch import Tensor
 
-from katz_graph.core.latent_space import LatentSpace
-from katz_graph.models.families.qwen_image.architecture import LATENT, SCHEDULER
-from katz_graph.models.families.shared.random_parts import LONG_WIDTH, shipped
+from katz_graph.models.families.qwen_image.architecture import LATENT, MU
+from katz_graph.models.families.shared.declarations import shifted_flow
+from katz_graph.models.families.shared.random_parts import LONG_WIDTH, frame_vae, shipped
 from katz_graph.models.families.shared.random_transformers import (
     Configuration,
     RandomTransformer,
@@ -83,11 +83,6 @@ def language_model() -> Any:
     return transformers.Qwen2_5_VLForConditionalGeneration(config).to(torch.float32)
 
 
-def coder(space: LatentSpace) -> Any:
-    """Builds a VAE with narrow layers."""
-    return AutoencoderKLQwenImage(base_dim=8, z_dim=space.channels, num_res_blocks=1)
-
-
 KINDS = {
     "qwen_image": RandomTransformer(
         pipeline="QwenImagePipeline",
@@ -95,12 +90,12 @@ KINDS = {
         control="",
         configuration=configuration,
         control_configuration=lambda network, blocks: network,
-        scheduler=lambda: FlowMatchEulerDiscreteScheduler.from_config(dict(SCHEDULER)),
+        scheduler=lambda: FlowMatchEulerDiscreteScheduler.from_config(shifted_flow(MU)),
         text_encoders=((language_model, lambda: shipped(QWEN2_5_VL), "Qwen2Tokenizer"),),
         latent=LATENT,
         absent=(),
         stock=Stock(arguments, embedded_guidance=1.0, unpacked=unpacked),
-        coder=coder,
+        coder=frame_vae,
         wide=lambda heads, side: {"axes_dims_rope": [16, 24, 24]},
         published={
             "num_layers": 60,

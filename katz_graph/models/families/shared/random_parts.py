@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 import transformers
-from diffusers import AutoencoderKL
+from diffusers import AutoencoderKL, AutoencoderKLQwenImage
 from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
@@ -120,6 +120,11 @@ def vae(space: LatentSpace, upcast: bool = False) -> AutoencoderKL:
         use_quant_conv=not space.shift,
         use_post_quant_conv=not space.shift,
     )
+
+
+def frame_vae(space: LatentSpace) -> AutoencoderKLQwenImage:
+    """Builds a VAE with statistics of each channel and a factor of 8."""
+    return AutoencoderKLQwenImage(base_dim=8, z_dim=space.channels, num_res_blocks=1)
 
 
 def factors(module: nn.Module, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

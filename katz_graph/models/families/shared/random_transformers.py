@@ -82,6 +82,8 @@ class RandomTransformer:
     """Optional parts that the pipeline's index lists as missing."""
     stock: Stock
     """How to call the stock pipeline."""
+    settings: Configuration = field(default_factory=dict)
+    """Further values of the pipeline's index."""
     coder: Callable[[LatentSpace], Any] = vae
     """Builds the VAE of a latent space."""
     roles: frozenset[Role] = frozenset()
@@ -175,7 +177,8 @@ class RandomTransformer:
                 parts[f"text_encoder{suffix}"] = ["transformers", type(encoder).__name__]
                 parts[f"tokenizer{suffix}"] = ["transformers", tokens]
         absent = {name: [None, None] for name in self.absent}
-        index = {"_class_name": self.pipeline, "_diffusers_version": "0.42.0"} | absent | parts
+        index = {"_class_name": self.pipeline, "_diffusers_version": "0.42.0", **self.settings}
+        index |= absent | parts
         (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
 
 

@@ -71,16 +71,6 @@ def _controlnet_architecture(part: Component) -> Architecture:
     return Architecture(channels, channels, text_width=0, pooled_width=None)
 
 
-def positions(head: int) -> list[int]:
-    """Returns the head channels per axis of the rotary positions: text, row, column. Raises
-    ValueError for an indivisible head width.
-    """
-    first = head // 4
-    if first % 2 or (head - first) % 4:
-        raise ValueError(head)
-    return [first, (head - first) // 2, (head - first) // 2]
-
-
 def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:

@@ -7,9 +7,9 @@ from __future__ import annotations
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Component, ControlNetRecipe, ModelRecipe
 from katz_graph.models.configuration import config, config_value
-from katz_graph.models.families.z_image.architecture import CONTROLNET, THETA, positions
+from katz_graph.models.families.z_image.architecture import CONTROLNET, THETA
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import Shapes, head_count, how_many
+from katz_graph.models.loading.configurations import Shapes, head_count, how_many, rotary_axes
 
 EVERY = 5  # published ControlNets act on every fifth block, starting with the first
 
@@ -51,11 +51,11 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
             f"{network.folder} has 0 to {count - 1}"
         )
     values, head = config(network), got_head(network)
-    axes, theta = values.get("axes_dims", positions(head)), values.get("rope_theta", THETA)
-    if list(axes) != positions(head) or theta != THETA:
+    axes, theta = values.get("axes_dims", rotary_axes(head, 4)), values.get("rope_theta", THETA)
+    if list(axes) != rotary_axes(head, 4) or theta != THETA:
         raise InputError(
             f"{network.folder}: the positions of the transformer have the axes {list(axes)} and "
-            f"theta {theta:g}, a ControlNet takes {positions(head)} and {THETA:g}"
+            f"theta {theta:g}, a ControlNet takes {rotary_axes(head, 4)} and {THETA:g}"
         )
 
 

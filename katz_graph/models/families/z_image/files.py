@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from katz_graph.models.families.z_image.architecture import TRANSFORMER, positions
+from katz_graph.models.families.z_image.architecture import TRANSFORMER
 from katz_graph.models.family import Configuration
-from katz_graph.models.loading.configurations import Shapes, head_count, how_many
+from katz_graph.models.loading.configurations import Shapes, head_count, how_many, rotary_axes
 from katz_graph.models.renaming import Renaming
 
 CHAINS = "layers", "noise_refiner", "context_refiner"
@@ -47,7 +47,7 @@ def transformer_configuration(shapes: Shapes, _: str) -> Configuration:
         "n_heads": head_count(width, head),
         "n_kv_heads": head_count(width, head),
         "cap_feat_dim": shapes["cap_embedder.1.weight"][1],
-        "axes_dims": positions(head),
+        "axes_dims": rotary_axes(head, 4),
     }
 
 

@@ -27,7 +27,8 @@ from katz_graph.models.families.shared.transformer_stack import (
     padded,
     unpatched,
 )
-from katz_graph.models.families.z_image.architecture import THETA, positions
+from katz_graph.models.families.z_image.architecture import THETA
+from katz_graph.models.loading.configurations import rotary_axes
 from katz_graph.models.prepared.z_image import block_tokens
 
 
@@ -205,7 +206,7 @@ def _frequencies(module: Any, ids: Tensor) -> Tensor:
     values.
     """
     found, values = [], module.config
-    axes = values.get("axes_dims") or positions(values.dim // values.n_heads)
+    axes = values.get("axes_dims") or rotary_axes(values.dim // values.n_heads, 4)
     theta = values.get("rope_theta", THETA)
     for axis, width in enumerate(axes):
         steps = torch.arange(0, width, 2, dtype=torch.float64, device=ids.device) / width
