@@ -34,7 +34,7 @@ from katz_graph.testing.random_models import Kind, make_pipeline
 from katz_graph.testing.requests import bare_context, local_engine
 
 SEED, SIDE = 5, 8
-LAST_LAYERS = ("conv_out.", "proj_out.", "all_final_layer.2-1.linear.")
+LAST_LAYERS = ("conv_out.", "proj_out.", "all_final_layer.2-1.linear.", "final_layer.linear.")
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,14 @@ TRAINED: Mapping[Kind, Trained] = {
     "flux": Trained(0.3611, 0.1159, 16, 3.1581929),  # e^1.15
     "z_image": Trained(0.3611, 0.1159, 16, 3.0),
     "hunyuan_dit": Trained(0.13025, predicts_v=True),
-    "qwen_image": Trained(
-        tuple(1 / one for one in STATISTICS["latents_std"].default),
-        tuple(STATISTICS["latents_mean"].default),
-        16,
-        3.1581929,
+    **dict.fromkeys(
+        ("qwen_image", "krea2"),
+        Trained(
+            tuple(1 / one for one in STATISTICS["latents_std"].default),
+            tuple(STATISTICS["latents_mean"].default),
+            16,
+            3.1581929,
+        ),
     ),
 }
 
@@ -134,7 +137,7 @@ class Setting:
     def table(self) -> list[float]:
         shift = self.trained.flow
         if shift is not None:
-            count = 10_000 if self.kind in ("flux", "qwen_image") else 1000
+            count = 10_000 if self.kind in ("flux", "qwen_image", "krea2") else 1000
             times = torch.arange(1, count + 1, dtype=torch.float64) / count
             return (shift * times / (1 + (shift - 1) * times)).tolist()
         config = json.loads((self.folder / "scheduler/scheduler_config.json").read_text())
@@ -334,9 +337,9 @@ def test_schedulers_give_the_levels_that_the_model_was_trained_on(family: Settin
 
 @pytest.mark.defect(2)
 def test_turbos_levels_are_tenths_of_a_thousand_timesteps(family: Setting) -> None:
-    """FLUX, Z-Image and Qwen-Image have no such steps, as their times are 0 to 1."""
+    """FLUX, Z-Image, Qwen-Image and Krea 2 have no such steps, as their times are 0 to 1."""
     levels = family.run({"out": NodeCall("SDTurboScheduler", {"model": family.model, "steps": 2})})
-    if family.kind in ("flux", "z_image", "qwen_image"):
+    if family.kind in ("flux", "z_image", "qwen_image", "krea2"):
         with pytest.raises(KatzError, match="expected levels from 1"):
             family.samples("SamplerCustom", **custom(family, levels))
         return
@@ -464,7 +467,7 @@ def test_diffusers_schedulers_are_refused_for_flows(family: Setting) -> None:
 
 @pytest.mark.defect(2)
 def test_latents_on_wires_are_the_vaes_own(family: Setting) -> None:
-    frames = family.kind == "qwen_image"
+    frames = family.kind in ("qwen_image", "krea2")
     vae = (AutoencoderKLQwenImage if frames else AutoencoderKL).from_pretrained(
         family.folder / "vae"
     )

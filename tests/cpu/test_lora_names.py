@@ -47,6 +47,7 @@ MODELS: Mapping[str, tuple[str, tuple[Mapping[str, Any], ...]]] = {
     "z_image": ("z_image", (QWEN3,)),
     "hunyuan_dit": ("hunyuan_dit", (BERT, MT5)),
     "qwen_image": ("qwen_image", ()),
+    "krea2": ("krea2", ()),
     "sd1": ("", (CLIP_L,)),
     "sd2": ("", (CLIP_H,)),
     "sdxl": ("", (CLIP_L, CLIP_G)),
@@ -59,6 +60,7 @@ CLASSES = {
     "z_image": "ZImageTransformer2DModel",
     "hunyuan_dit": "HunyuanDiT2DModel",
     "qwen_image": "QwenImageTransformer2DModel",
+    "krea2": "Krea2Transformer2DModel",
 }
 DIFFERENCES = ("diff", "diff_b", "w_norm", "b_norm")
 LEVELS = ("text_model.", "model.")

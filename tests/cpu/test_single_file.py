@@ -339,7 +339,7 @@ def test_weights_of_eight_bits(tmp_path, kind):
         (
             "something.else",
             "not a checkpoint of Stable Diffusion 1, 2 or XL, Stable Diffusion 3 or 3.5, FLUX.1, "
-            "Z-Image, HunyuanDiT or Qwen-Image: its tensors are called something.else",
+            "Z-Image, HunyuanDiT, Qwen-Image or Krea 2: its tensors are called something.else",
         ),
     ],
 )

@@ -12,6 +12,7 @@ import transformers
 from diffusers.loaders import single_file_utils
 from torch import Tensor
 
+from katz_graph.models.families.krea2.stand_ins import krea2
 from katz_graph.models.families.qwen_image.stand_ins import transformer
 from katz_graph.testing.stand_ins import text_encoders, vaes
 
@@ -32,6 +33,23 @@ def in_transformers(tensors: Tensors) -> Tensors:
         for start in rename
         if name.startswith(start)
     }
+
+
+def krea2_network() -> Any:
+    return diffusers.Krea2Transformer2DModel(
+        num_attention_heads=2,
+        attention_head_dim=32,
+        num_layers=2,
+        num_key_value_heads=1,
+        intermediate_size=192,
+        text_hidden_dim=64,
+        text_num_attention_heads=2,
+        text_num_key_value_heads=2,
+        text_intermediate_size=192,
+        num_layerwise_text_blocks=1,
+        num_refiner_text_blocks=1,
+        axes_dims_rope=(8, 12, 12),
+    )
 
 
 def qwen25_vl() -> Any:
@@ -64,6 +82,7 @@ def qwen_image(**changed: Any) -> Any:
 @pytest.mark.parametrize(
     ("made", "convert", "stock"),
     [
+        (krea2, converted("krea2_transformer_checkpoint"), krea2_network),
         (transformer, dict, qwen_image),
         (
             lambda: transformer(layered=True),

@@ -42,7 +42,8 @@ FAMILIES: tuple[Kind, ...] = ("flux", "z_image", "sd35", "hunyuan_dit")
 SIDE = 64  # of pictures, in pixels
 FITS = "use a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
 RUNS = (
-    "Katz Graph runs SD1.5, SD2 and SDXL, SD3 and SD3.5, FLUX.1, Z-Image, HunyuanDiT or Qwen-Image"
+    "Katz Graph runs SD1.5, SD2 and SDXL, SD3 and SD3.5, FLUX.1, Z-Image, HunyuanDiT, Qwen-Image "
+    "or Krea 2"
 )
 
 torch.set_num_threads(1)

@@ -48,9 +48,17 @@ from katz_graph.models.prepare import fuse_projections, prepare
 from katz_graph.testing.random_models import Kind, draw_network
 
 Tensors = dict[str, Tensor]
-EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit", "qwen_image")  # one per family
+EACH: tuple[Kind, ...] = (  # one per family
+    "sd35",
+    "flux",
+    "z_image",
+    "hunyuan_dit",
+    "qwen_image",
+    "krea2",
+)
 RANK, STRENGTH = 3, 0.7
 QKV, ADDED = ("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj")
+GATED = ("to_gate", "to_out.0")
 LAYERS: Mapping[Kind, Mapping[str, tuple[str, ...]]] = {
     "sd35": {
         "joint_blocks.0.x_block.attn.qkv": tuple(f"transformer_blocks.0.attn.{x}" for x in QKV),
@@ -121,6 +129,21 @@ LAYERS: Mapping[Kind, Mapping[str, tuple[str, ...]]] = {
             "time_text_embed.timestep_embedder.linear_1",
         )
     },
+    "krea2": {
+        **{
+            f"blocks.0.attn.{layer}": (f"transformer_blocks.0.attn.{ours}",)
+            for layer, ours in zip(("wq", "wk", "wv", "gate", "wo"), (*QKV, *GATED), strict=True)
+        },
+        "blocks.2.mlp.up": ("transformer_blocks.2.ff.up",),
+        "txtfusion.refiner_blocks.0.attn.wk": ("text_fusion.refiner_blocks.0.attn.to_k",),
+        "txtfusion.layerwise_blocks.0.mlp.down": ("text_fusion.layerwise_blocks.0.ff.down",),
+        "txtfusion.projector": ("text_fusion.projector",),
+        "first": ("img_in",),
+        "tmlp.2": ("time_embed.linear_2",),
+        "tproj.1": ("time_mod_proj",),
+        "txtmlp.1": ("txt_in.linear_1",),
+        "last.linear": ("final_layer.linear",),
+    },
 }
 """Maps original layer names of small transformers to diffusers'."""
 SWAPPED = {
@@ -129,6 +152,7 @@ SWAPPED = {
     "z_image": (),
     "hunyuan_dit": ("final_layer.adaLN_modulation.1",),
     "qwen_image": (),
+    "krea2": (),
 }
 
 torch.set_num_threads(1)
@@ -696,6 +720,7 @@ TITLES = {
     "z_image": "Z-Image",
     "hunyuan_dit": "HunyuanDiT",
     "qwen_image": "Qwen-Image",
+    "krea2": "Krea 2",
 }
 
 
@@ -710,7 +735,9 @@ def test_a_lora_of_another_family_is_refused_with_its_name(
         for name, tensor in tensors.items()
         if "block" in name or "layers" in name or "refiner" in name
     }
-    words = rf"made for {TITLES[theirs]}, not for {TITLES[ours]}: transformer\.\S+ \(shape \["
+    words = (
+        rf"made for {TITLES[theirs]}, not for {TITLES[ours]}: transformer\.\S+ (\(|has )shape \["
+    )
     refused(ours, tmp_path, blocks, words)
 
 

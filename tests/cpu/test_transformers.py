@@ -49,6 +49,7 @@ PEFT = {  # a layer of the second block
     "z_image": "layers.1.attention.to_v",
     "hunyuan_dit": "blocks.4.attn1.to_v",  # reads block 2's
     "qwen_image": "transformer_blocks.1.attn.to_v",
+    "krea2": "transformer_blocks.1.attn.to_q",
 }
 
 LONG_PROMPTS = "a red circle above sand, " * 40, ""  # longer than some models read
@@ -244,6 +245,7 @@ def test_texts_of_other_lengths_share_no_call(
         "hunyuan_dit",
         "hunyuan_dit11",
         "qwen_image",
+        "krea2",
     ],
 )
 def test_a_picture_is_the_stock_pipeline_s(kind: str, tmp_path: Path) -> None:

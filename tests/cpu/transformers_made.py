@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import FluxPipeline, QwenImagePipeline
+from diffusers import FluxPipeline, Krea2Pipeline, QwenImagePipeline
 from diffusers.models.embeddings import get_2d_rotary_pos_embed
 from diffusers.pipelines.hunyuandit.pipeline_hunyuandit import get_resize_crop_region_for_grid
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from katz_graph.core.recipe import ClipRecipe, ConditioningEntry, Lora, ModelRecipe, Prompt
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import Step, TextEncoding, Tokens
+from katz_graph.models.families.shared.transformer_stack import packed, unpacked
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.stage_registry import stage
 from katz_graph.planner.passes.expand import expand_sampling
@@ -34,8 +35,16 @@ KINDS: tuple[Kind, ...] = (
     "hunyuan_dit",
     "hunyuan_dit11",
     "qwen_image",
+    "krea2",
 )
-EACH: tuple[Kind, ...] = ("sd35", "flux", "z_image", "hunyuan_dit", "qwen_image")  # one per family
+EACH: tuple[Kind, ...] = (
+    "sd35",
+    "flux",
+    "z_image",
+    "hunyuan_dit",
+    "qwen_image",
+    "krea2",
+)  # one per family
 PROMPTS, STEPS, GUIDANCE = TEXTS, 4, 4.0
 COSTED = ("transformer_embed", "transformer_blocks", "transformer_head")
 
@@ -76,7 +85,11 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
     config = module.config
     if type(module).__name__ == "HunyuanDiT2DModel":
         return _inputs_of_two_encoders(config, batch, dtype, draw)
-    width = config.get("joint_attention_dim") or config["cap_feat_dim"]
+    width = (
+        config.get("joint_attention_dim")
+        or config.get("cap_feat_dim")
+        or config["num_text_layers"] * config["text_hidden_dim"]
+    )
     pooled = config.get("pooled_projection_dim")
     sides = (8, 12) if type(module).__name__.startswith("QwenImage") else (6, 10)
     x, hidden = (
@@ -129,16 +142,22 @@ def forward(module: Any, step: Step, text: TextEncoding, **more: Any) -> Any:
         case "SD3Transformer2DModel":
             return module(x, text.hidden, text.pooled, time).sample
         case "FluxTransformer2DModel":
-            packed = FluxPipeline._pack_latents(x, batch, 16, height, width)
+            tokens = FluxPipeline._pack_latents(x, batch, 16, height, width)
             grid = height // 2, width // 2
             ids = FluxPipeline._prepare_latent_image_ids(batch, *grid, "cpu", torch.float32)
             nowhere = torch.zeros(text.hidden.shape[1], 3)
-            whole = module(packed, text.hidden, text.pooled, time, ids, nowhere, text.guidance)
+            whole = module(tokens, text.hidden, text.pooled, time, ids, nowhere, text.guidance)
             return FluxPipeline._unpack_latents(whole.sample, height * 8, width * 8, 8)
+        case "Krea2Transformer2DModel":
+            rows, columns = height // 2, width // 2
+            states = text.hidden.unflatten(-1, (module.config.num_text_layers, -1))
+            ids = Krea2Pipeline.prepare_position_ids(states.shape[1], rows, columns, "cpu")
+            whole = module(packed(x), states, time, ids).sample
+            return unpacked(whole, rows, columns)
         case "QwenImageTransformer2DModel":
-            packed = QwenImagePipeline._pack_latents(x, *x.shape)
+            tokens = QwenImagePipeline._pack_latents(x, *x.shape)
             shapes = [[(1, height // 2, width // 2)]] * batch
-            whole = module(packed, text.hidden, None, time, shapes).sample
+            whole = module(tokens, text.hidden, None, time, shapes).sample
             return QwenImagePipeline._unpack_latents(whole, height * 8, width * 8, 8)[:, :, 0]
         case "HunyuanDiT2DModel" | "HunyuanDiT2DControlNetModel" as name:
             config, first = module.config, 77

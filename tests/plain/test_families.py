@@ -39,7 +39,7 @@ WORDS = {  # file -> words of another vocabulary that it must spell
     # values of the node AlignYourStepsScheduler
     "katz_graph/sampling/aligned.py": {"sd1", "sdxl"},
     # values of CLIP loaders' types, a widget of UNETLoader, and its folder
-    "nodes/loaders.py": {"flux", "qwen_image", "sd3", "sdxl", "unet"},
+    "nodes/loaders.py": {"flux", "krea2", "qwen_image", "sd3", "sdxl", "unet"},
     "nodes/model_conditioning.py": {"flux"},  # ComfyUI's menu path of FluxGuidance
     # ComfyUI's menu path of the empty latent; the space of latents with frames
     "nodes/latent.py": {"qwen_image", "sd3"},
@@ -47,7 +47,8 @@ WORDS = {  # file -> words of another vocabulary that it must spell
     "nodes/denoise.py": {"unet"},  # nodes for a UNet's stages
 }
 SAID = re.compile(
-    r"\bSD ?(1|2|3|XL)|Stable Diffusion|\bFLUX|Hunyuan|Z-Image|Qwen-Image|UNet", re.IGNORECASE
+    r"\bSD ?(1|2|3|XL)|Stable Diffusion|\bFLUX|Hunyuan|Z-Image|Qwen-Image|Krea|UNet",
+    re.IGNORECASE,
 )
 SAYING = {"nodes/denoise.py"}  # files whose docstrings and comments may use these words
 

@@ -87,6 +87,7 @@ FAMILY = ModelFamily(
         ),
         originals=f"{FOLDER}.files:RENAMING.originals",
         merged=("time_extra_emb.pooler.",),
+        marks=("attn1.Wqkv", "attn2.kv_proj", "default_modulation"),
     ),
     text_layout=TextLayout(lengths=LENGTHS),
 )
