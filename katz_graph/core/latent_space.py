@@ -106,16 +106,17 @@ def of_pictures(latent: Tensor) -> Tensor:
     """Returns a latent [B, C, h, w] without the axis of its one frame, [B, C, 1, h, w], that packs
     may add. Raises InputError for several frames and other shapes.
     """
-    if latent.ndim == FRAME_AXES and latent.shape[2] == 1:
+    axes = len(latent.shape)
+    if axes == FRAME_AXES and latent.shape[2] == 1:
         return latent.squeeze(2)
-    if latent.ndim == FRAME_AXES:
+    if axes == FRAME_AXES:
         raise InputError(
             f"the latent has {latent.shape[2]} frames, expected one: pictures [B, C, h, w]; cut "
             "it with LatentCutToBatch"
         )
-    if latent.ndim != FRAME_AXES - 1:
+    if axes != FRAME_AXES - 1:
         raise InputError(
-            f"the latent has {latent.ndim} dimensions, expected 4: those of pictures [B, C, h, w]"
+            f"the latent has {axes} dimensions, expected 4: those of pictures [B, C, h, w]"
         )
     return latent
 

@@ -19,7 +19,7 @@ from tiny_models import diffusers_arguments, random_step, random_text
 from torch import Tensor, nn
 from transformers_made import forward, inputs, region_of
 
-from katz_graph.core.errors import OutOfMemory
+from katz_graph.core.errors import InputError, OutOfMemory
 from katz_graph.core.recipe import Component, Lora
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
@@ -27,7 +27,7 @@ from katz_graph.executor.recorded.recorder import Recorder
 from katz_graph.executor.weights.host_copies import HostCopies
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.ir.device import NetworkLink, Target
+from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.models.families.flux.stand_ins import flux
 from katz_graph.models.families.z_image.stand_ins import z_image
 from katz_graph.models.loading.fill import refill
@@ -265,3 +265,21 @@ def test_a_model_without_room_is_refused_with_both_sizes(
         store.network(network, *CPU)
     monkeypatch.setattr(memory, "free", lambda: needed)
     assert quantised(store.network(network, *CPU))
+
+
+def test_a_plan_counts_the_stored_bytes_unless_loras_make_them_wide(
+    folder: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    _, clip, _ = pipeline_recipes(folder)
+    scaled, wide = map(network_recipe, transformer_files("comfy_quant").save(tmp_path))
+    store, latent = ModelStore(), torch.zeros(1, 16, 8, 8)
+    text = sum(store.text_encoder_of(one.encoder, *CPU).size() for one in clip.encoders)
+    less, whole = (store.network_of(one.network, *CPU).size() for one in (scaled, wide))
+    device = Device("gpu", 1e12, 1e11, memory_bytes=text + (less + whole) / 2)
+    target = Target((device,), batching=False)
+    assert plan_region(region_of(scaled, clip, "sd35", latent), target).placement
+    with_lora = replace(scaled, loras=(lora(tmp_path / "lora.safetensors", SD3_LAYERS),))
+    for model in (wide, with_lora):
+        with pytest.raises(InputError, match="model needs"):
+            plan_region(region_of(model, clip, "sd35", latent), target)

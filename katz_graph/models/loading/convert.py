@@ -28,6 +28,7 @@ from katz_graph.models.family import family_of_class
 from katz_graph.models.loading.deferred import Deferred, Latest, deferred, quantised
 from katz_graph.models.loading.identity import header
 from katz_graph.models.loading.quantised import (
+    STORED_TYPES,
     is_scale_or_marker,
     rounded,
     stored_weights,
@@ -42,7 +43,6 @@ from katz_graph.models.vae.kinds import kind_named as vae_kind
 SHOWN = 3  # mismatches in an error message
 OF_THE_WHOLE = ("architectures", "dtype", "model_type")  # keys of a configuration
 MARKS = ("difference",)  # marker tensors without weights
-STORED_TYPES = ("F8_E4M3", "F8_E5M2", "I8")
 FLOATS_OF_8_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 FORMATS_KNOWN = 64  # files
 # tensors unused by a text encoder, or duplicated under another name

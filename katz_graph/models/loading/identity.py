@@ -16,9 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.recipe import Component, FileIdentity
+from katz_graph.core.recipe import Component, FileIdentity, MergedComponent
 from katz_graph.files.weights import USUAL_ENDING, is_pickle
-from katz_graph.models.loading.quantised import Header, is_scale_or_marker, tensor_entries
+from katz_graph.models.loading.quantised import (
+    STORED_TYPES,
+    WIDE_TYPES,
+    Header,
+    is_scale_or_marker,
+    tensor_entries,
+)
 
 LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 VALUE_BITS = {
@@ -41,6 +47,7 @@ FOREIGN = {
 }  # signatures of files that users mistake for models
 LONGEST_SIGN = 64  # bytes
 LENGTH_BYTES = 8  # of the header length
+COMPONENTS_KNOWN = 256
 FILES = 4096  # whose hashes are remembered
 # A file that was written less long ago may be written again with the same times, because clocks of
 # file systems tick.
@@ -71,6 +78,23 @@ def count_values(
     those that are used of a tensor, from its name and shape.
     """
     return sum(values(name, entry["shape"]) for name, entry in _entries(component))
+
+
+@lru_cache(maxsize=COMPONENTS_KNOWN)
+def stored_share(component: Component, value_bytes: int) -> float:
+    """Returns the share of a component's wide weights, of `value_bytes` for each value, that they
+    take in memory, from the headers of its files.
+    """
+    if isinstance(component, MergedComponent):
+        return 1.0
+    held = values = 0
+    for _, entry in _entries(component):
+        count = math.prod(entry["shape"])
+        rounds = component.rounding is not None and entry["dtype"] in WIDE_TYPES
+        narrow = len(entry["shape"]) > 1 and (rounds or entry["dtype"] in STORED_TYPES)
+        held += count if narrow else count * value_bytes
+        values += count
+    return held / (values * value_bytes) if values else 1.0
 
 
 def _entries(component: Component) -> Iterator[tuple[str, Mapping[str, Any]]]:

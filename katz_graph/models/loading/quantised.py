@@ -41,7 +41,8 @@ MARKER, METADATA, OF_FILE = "comfy_quant", "_quantization_metadata", "scaled_fp8
 FORMATS = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "int8_tensorwise": "I8"}
 """Maps the supported formats, by name in markers, to the weight's dtype."""
 SCALED = (*FORMATS.values(), "F16", "BF16", "F32")  # some files have scales for all layers
-SCALES = ("F16", "BF16", "F32")
+STORED_TYPES = ("F8_E4M3", "F8_E5M2", "I8")
+WIDE_TYPES = SCALES = ("F16", "BF16", "F32")
 OF_FILE_TYPES = ("F8_E4M3", "F8_E5M2", "F32")
 MARKER_REQUIRED_DTYPES = ("I8", "U8")  # dtypes that need a marker to be understood
 ROTATED_TOGETHER = 256  # inputs per rotation, unless the marker sets it

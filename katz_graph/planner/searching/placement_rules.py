@@ -9,12 +9,14 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.recipe import ModelRecipe
+from katz_graph.core.recipe import ControlNetRecipe, ModelRecipe
 from katz_graph.ir.device import Device
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation
 from katz_graph.models.family import family_of
+from katz_graph.models.loading.identity import stored_share
 from katz_graph.models.text.recipe import prompts
+from katz_graph.planner.passes.cost import EXACT
 from katz_graph.planner.region import stage_of
 
 MEASURING_NOISE = 0.1
@@ -223,9 +225,10 @@ def _module(operation: Operation) -> Hashable:
 def _module_bytes(
     program: Program, operations: Iterable[Operation], modules: Mapping[str, int]
 ) -> dict[int, float]:
-    """Maps each module number to its weight bytes, counting each range of blocks once; 0 without
-    weights.
+    """Maps each module number to its weight bytes in memory, counting each range of blocks once; 0
+    without weights.
     """
+    value_bytes = max((one.value_bytes for one in program.target.devices), default=EXACT)
     parts: dict[int, dict[Hashable, float]] = {module: {} for module in modules.values()}
     for operation in operations:
         if stage_of(operation).holds_weights:
@@ -235,5 +238,24 @@ def _module_bytes(
                 operation.inputs.get("last_block"),
             )
             known, size = parts[modules[operation.id]], program.work[operation.id].weight_bytes
+            size *= _stored_share(operation, value_bytes)
             known[blocks] = max(known.get(blocks, 0.0), size)  # an operation may skip some blocks
     return {module: sum(sizes.values()) for module, sizes in parts.items()}
+
+
+def _stored_share(operation: Operation, value_bytes: int) -> float:
+    """Returns the share of an operation's wide weights that they take in memory: less than 1 for
+    8-bit weights without LoRAs.
+    """
+    if stage_of(operation).encodes_text:
+        clips = [prompt.clip for prompt in prompts(operation.inputs["encoding"])]
+        if any(clip.loras for clip in clips):
+            return 1.0
+        found = {one.encoder for clip in clips for one in clip.encoders}
+        return max((stored_share(part, value_bytes) for part in found), default=1.0)
+    model = operation.inputs.get(stage_of(operation).module)
+    if isinstance(model, ModelRecipe):
+        return 1.0 if model.loras else stored_share(model.network, value_bytes)
+    if isinstance(model, ControlNetRecipe) and model.base is None:
+        return stored_share(model.control_net, value_bytes)
+    return 1.0
