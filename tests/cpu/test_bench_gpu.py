@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from single_files import parts, unet_settings
 from transformers import CLIPTextConfig
 
 import katz_graph
@@ -46,6 +45,7 @@ from katz_graph.kernels.configurations import FILE
 from katz_graph.models.families.shared.transformer import run_blocks
 from katz_graph.models.families.shared.transformer_examples import drawn_tokens
 from katz_graph.models.families.shared.transformer_stack import stack_of
+from katz_graph.models.families.unet.stand_ins import parts, unet_settings
 from katz_graph.models.prepare import prepare
 from katz_graph.models.stages import Sized
 from katz_graph.testing import device_pair

@@ -11,18 +11,16 @@ import torch
 from loaded import load
 from node_calls import call, context_in, registry
 from safetensors.torch import load_file, save_file
-from single_files import (
-    checkpoint,
-    controlnet,
-    original_unet,
-    original_vae,
-    parts,
-    save,
-    transformers_text,
-)
+from single_files import checkpoint, controlnet, save
 from tiny_models import lora_file
 
 from katz_graph.core.recipe import Rrdb
+from katz_graph.models.families.unet.random_models.original import (
+    original_unet,
+    original_vae,
+    transformers_text,
+)
+from katz_graph.models.families.unet.stand_ins import parts
 from katz_graph.models.loading.component import component
 from katz_graph.models.loading.identity import count_values
 from katz_graph.upscale.networks import RrdbNet

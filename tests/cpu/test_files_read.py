@@ -19,7 +19,7 @@ from loaded import load
 from node_calls import context_in, registry
 from opened_files import opened_files
 from safetensors.torch import load_file, save_file
-from single_files import checkpoint, controlnet, original_unet, save
+from single_files import checkpoint, controlnet, save
 from tiny_models import controlnet_folder, lora_file, pipeline_folder
 
 from katz_graph.adapters.lora import read_lora
@@ -34,6 +34,7 @@ from katz_graph.core.recipe import (
     VaeRecipe,
     digest,
 )
+from katz_graph.models.families.unet.random_models.original import original_unet
 from katz_graph.models.loading.identity import file_identity, read_header
 from katz_graph.models.loading.sources import (
     clip_recipe,

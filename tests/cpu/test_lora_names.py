@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from single_files import unet_settings
 from torch import Tensor
 
 from katz_graph.adapters.encoders import taken_by_texts, text_parts
@@ -26,6 +25,7 @@ from katz_graph.adapters.methods import Difference, Method
 from katz_graph.adapters.methods import Lora as LoraMethod
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import ClipRecipe, Component, Lora, ModelRecipe, TextEncoderRecipe
+from katz_graph.models.families.unet.stand_ins import unet_settings
 from katz_graph.models.family import family_of
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.testing.random_models import draw_network

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from node_calls import call, context_in
-from single_files import checkpoint_tensors, original_vae, parts, pipeline_folder, save
+from single_files import pipeline_folder, save
 from torch import Tensor
 
 from katz_graph.core.errors import InputError
@@ -20,6 +20,8 @@ from katz_graph.core.recipe import Lora, VaeRecipe
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.models.families.unet.random_models.original import original_vae
+from katz_graph.models.families.unet.stand_ins import checkpoint_tensors, parts
 from katz_graph.models.loading.sources import network_recipe, pipeline_recipes, vae_recipe
 from katz_graph.models.text.vocabularies import text_encoder
 from katz_graph.testing.random_models import Kind, make_pipeline

@@ -15,13 +15,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from single_files import checkpoint_tensors, open_clip, original_vae, parts, transformers_text
-from test_sd3 import folder, original  # noqa: F401 - a fixture
+from test_sd3 import folder  # noqa: F401 - a fixture
 from torch import Tensor
 from transformers_made import region_of
 
 from katz_graph.core.errors import InputError
 from katz_graph.kernels.quantised.widening import hadamard_signs, widened
+from katz_graph.models.families.sd3.stand_ins import transformer as original
+from katz_graph.models.families.unet.random_models.original import (
+    open_clip,
+    original_vae,
+    transformers_text,
+)
+from katz_graph.models.families.unet.stand_ins import checkpoint_tensors, parts
 from katz_graph.models.loading import convert
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.convert import tensors as loaded_tensors

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from single_files import checkpoint_tensors
 from test_quantised import transformer_files
 from test_sd3 import folder  # noqa: F401 - a fixture
 from tiny_models import diffusers_arguments, random_step, random_text
@@ -29,6 +28,7 @@ from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.models.families.flux.stand_ins import flux
+from katz_graph.models.families.unet.stand_ins import checkpoint_tensors
 from katz_graph.models.families.z_image.stand_ins import z_image
 from katz_graph.models.loading.fill import refill
 from katz_graph.models.loading.identity import file_identity

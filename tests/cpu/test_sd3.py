@@ -18,6 +18,7 @@ from transformers_made import GUIDANCE, PROMPTS, STEPS, region, region_of
 from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.recipe import Tile
+from katz_graph.models.families.sd3.stand_ins import transformer
 from katz_graph.models.families.shared.random_parts import seeded
 from katz_graph.models.family import check_text
 from katz_graph.models.loading.convert import blank
@@ -112,48 +113,11 @@ def test_the_first_text_encoder_s_projection_is_not_used(folder: Path, tmp_path:
 # Files
 
 
-def original(blocks: int, second: int, width: int = 64, norm: int | None = 32) -> dict[str, Tensor]:
-    """Makes tensors of a small transformer in the published files' layout; the first `second`
-    blocks have a second attention.
-    """
-    draw = torch.Generator().manual_seed(blocks)
-    found: dict[str, Tensor] = {"pos_embed": torch.randn(1, 144, width, generator=draw)}
-
-    def layer(name: str, *shape: int) -> None:
-        found[f"{name}.weight"] = torch.randn(shape, generator=draw)
-        found[f"{name}.bias"] = torch.randn(shape[0], generator=draw)
-
-    layer("x_embedder.proj", width, 16, 2, 2)
-    for name, inputs in (("t_embedder", 256), ("y_embedder", 72)):
-        layer(f"{name}.mlp.0", width, inputs)
-        layer(f"{name}.mlp.2", width, width)
-    layer("context_embedder", width, 96)
-    layer("final_layer.linear", 64, width)
-    layer("final_layer.adaLN_modulation.1", 2 * width, width)
-    for number in range(blocks):
-        for side, first in (("x_block", number < second), ("context_block", False)):
-            read_only = side == "context_block" and number == blocks - 1
-            place = f"joint_blocks.{number}.{side}"
-            vectors = 9 if first else 2 if read_only else 6
-            layer(f"{place}.adaLN_modulation.1", vectors * width, width)
-            for attention in ("attn", "attn2")[: 2 if first else 1]:
-                layer(f"{place}.{attention}.qkv", 3 * width, width)
-                for one in "qk" if norm else "":
-                    name = f"{place}.{attention}.ln_{one}.weight"
-                    found[name] = torch.randn(norm or 0, generator=draw)
-                if not read_only:
-                    layer(f"{place}.{attention}.proj", width, width)
-            if not read_only:
-                layer(f"{place}.mlp.fc1", 4 * width, width)
-                layer(f"{place}.mlp.fc2", width, 4 * width)
-    return found
-
-
 @pytest.mark.parametrize(("blocks", "second", "norm"), [(3, 0, None), (4, 2, 32)])
 def test_a_file_in_the_original_layout_matches_diffusers(
     blocks: int, second: int, norm: int | None, tmp_path: Path
 ) -> None:
-    tensors = original(blocks, second, norm=norm)
+    tensors = transformer(blocks, second, norm=norm)
     save_file(tensors, tmp_path / "model.safetensors")
     network = network_recipe(tmp_path / "model.safetensors").network
     wanted = convert_sd3_transformer_checkpoint_to_diffusers(dict(tensors))
@@ -178,7 +142,7 @@ def test_two_text_encoders_in_files_pool_as_the_folder_s_do(folder: Path) -> Non
 
 
 def test_a_checkpoint_in_one_file_matches_its_parts(tmp_path: Path) -> None:
-    parts = {"unet": {name: 0.05 * value for name, value in original(3, 1).items()}}
+    parts = {"unet": {name: 0.05 * value for name, value in transformer(3, 1).items()}}
     with seeded(1):
         for role, projection, sizes in (("clip_l", 0, (32, 2)), ("clip_g", 40, (64, 3))):
             config = CLIPTextConfig(
@@ -222,7 +186,7 @@ def test_a_checkpoint_in_one_file_matches_its_parts(tmp_path: Path) -> None:
 
 
 def test_a_file_has_the_noise_levels_of_a_folder(folder: Path, tmp_path: Path) -> None:
-    save_file(original(2, 1), tmp_path / "model.safetensors")
+    save_file(transformer(2, 1), tmp_path / "model.safetensors")
     alone = network_recipe(tmp_path / "model.safetensors"), network_recipe(folder / "transformer")
     wanted = table_of(pipeline_recipes(folder)[0])
     for model in alone:

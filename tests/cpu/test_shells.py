@@ -39,6 +39,7 @@ from katz_graph.executor.recorded.recorder import NOT_DECLARED
 from katz_graph.executor.weights.host_copies import HostCopies
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.ir.region import Region
+from katz_graph.models.families.unet import stand_ins as unet_files
 from katz_graph.models.loading import fill as loading
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.loadable import Loadable
@@ -200,7 +201,7 @@ def pairs() -> Iterator[tuple[str, Callable[[ModelStore], tuple[Loadable, Loadab
     )
     file = network_recipe(single_files.checkpoint("sd1"))
     other = folder() / "other.safetensors"
-    tensors = single_files.checkpoint_tensors("sd1")
+    tensors = unet_files.checkpoint_tensors("sd1")
     single_files.save(other, {name: -tensor for name, tensor in tensors.items()})
     yield (
         "single files",

@@ -4,18 +4,7 @@ import json
 
 import pytest
 import torch
-from single_files import (
-    KINDS,
-    checkpoint,
-    checkpoint_tensors,
-    controlnet,
-    original_unet,
-    parts,
-    pipeline_folder,
-    save,
-    transformers_text,
-    union_controlnet,
-)
+from single_files import checkpoint, controlnet, pipeline_folder, save, union_controlnet
 from tiny_models import random_step, random_text, rows
 
 from katz_graph.core.errors import InputError
@@ -27,6 +16,8 @@ from katz_graph.models.configuration import (
 )
 from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.families.unet.control_blocks import control, embed_reference
+from katz_graph.models.families.unet.random_models.original import original_unet, transformers_text
+from katz_graph.models.families.unet.stand_ins import KINDS, checkpoint_tensors, parts
 from katz_graph.models.loading.sources import (
     clip_recipe,
     controlnet_recipe,

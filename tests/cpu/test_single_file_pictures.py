@@ -11,18 +11,11 @@ import torch
 from command import Katz
 from PIL import Image
 from safetensors.torch import save_file
-from single_files import (
-    checkpoint,
-    checkpoint_tensors,
-    controlnet,
-    original_unet,
-    parts,
-    pipeline_folder,
-    save,
-    transformers_text,
-    union_controlnet,
-)
+from single_files import checkpoint, controlnet, pipeline_folder, save, union_controlnet
 from test_cli import write
+
+from katz_graph.models.families.unet.random_models.original import original_unet, transformers_text
+from katz_graph.models.families.unet.stand_ins import checkpoint_tensors, parts
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
-from single_files import open_clip, original_unet, original_vae, transformers_text
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.models.families.unet.configurations import unet_configuration
-from katz_graph.models.loading.configurations import text_configuration, vae_configuration
+from katz_graph.models.families.unet.random_models.original import (
+    open_clip,
+    original_unet,
+    original_vae,
+    transformers_text,
+)
+from katz_graph.models.loading.configurations import text_configuration
+from katz_graph.models.vae.files import of_blocks
 
 CROSS, PLAIN = "CrossAttnDownBlock2D", "DownBlock2D"
 FOUR = {
@@ -137,7 +144,7 @@ def test_the_vae():
             **blocks, block_out_channels=(128, 256, 512, 512), layers_per_block=2
         )
     for tensors in (original_vae(expected), expected.state_dict()):
-        made_config = vae_configuration(shapes(tensors), 0.13025, overflows=True)
+        made_config = of_blocks(shapes(tensors), LatentSpace(4, 8, 0.13025), overflows=True)
         assert (
             made_config["block_out_channels"],
             made_config["layers_per_block"],

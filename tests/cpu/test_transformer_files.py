@@ -17,12 +17,12 @@ from diffusers.loaders.single_file_utils import (
 )
 from PIL import Image
 from safetensors.torch import save_file
-from test_sd3 import original
 from torch import Tensor
 
 import katz_graph as katz
 from katz_graph.core.errors import InputError
 from katz_graph.models.families.flux import stand_ins as flux_files
+from katz_graph.models.families.sd3.stand_ins import transformer as original
 from katz_graph.models.families.shared import stand_ins as shared
 from katz_graph.models.families.z_image import stand_ins as z_image_files
 from katz_graph.models.loading.convert import blank

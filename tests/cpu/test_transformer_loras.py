@@ -21,7 +21,6 @@ from diffusers.loaders.lora_conversion_utils import (
 )
 from diffusers.loaders.single_file_utils import convert_sd3_transformer_checkpoint_to_diffusers
 from safetensors.torch import save_file
-from test_sd3 import original
 from torch import Tensor, nn
 from transformers import (
     CLIPTextConfig,
@@ -42,6 +41,7 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Component, Lora, ModelRecipe
 from katz_graph.executor.weights.weight_set import WeightSets
 from katz_graph.models.families.flux.family import FAMILY as FLUX
+from katz_graph.models.families.sd3.stand_ins import transformer as original
 from katz_graph.models.loading.component import component
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.prepare import fuse_projections, prepare

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from katz_graph.files.folders import KINDS
 from katz_graph.models.families import FAMILIES
-from katz_graph.models.families.shared.stand_ins import StandIn
+from katz_graph.models.families.shared.stand_ins import StandIn, Tensors, under
 from katz_graph.testing.stand_ins import text_encoders, vaes
 from katz_graph.testing.stand_ins.formats import write
 
@@ -42,15 +42,31 @@ def stand_ins() -> tuple[StandIn, ...]:
     return (*(one for each in found for one in each), *SHARED)
 
 
+def stand_in(folder: str, name: str) -> StandIn | None:
+    """Returns the stand-in for a file in a kind of folder; None if no stand-in exists."""
+    those = (one for one in stand_ins() if one.folder == folder and re.search(one.names, name))
+    return next(those, None)
+
+
+def tensors_of(found: StandIn) -> Tensors:
+    """Returns the tensors of a file, with the text encoders of a checkpoint."""
+    made = found.tensors()
+    for prefix, name in found.encoders.items():
+        encoder = stand_in("clip", name)
+        assert encoder is not None, name
+        made |= under(prefix, encoder.tensors())
+    return made
+
+
 def write_stand_in(models: Path, folder: str, name: str) -> bool:
     """Writes a file's stand-in in the format that its name says; returns whether one exists.
     `folder`: the kind of its folder.
     """
-    those = (one for one in stand_ins() if one.folder == folder and re.search(one.names, name))
-    found = next(those, None)
+    found = stand_in(folder, name)
     if found is None:
         return False
     path = models / KINDS[folder].folders[0] / name
     if not path.exists():
-        write(path, found.tensors(), next(kind for mark, kind in FORMATS if re.search(mark, name)))
+        kind = next(kind for mark, kind in FORMATS if re.search(mark, name))
+        write(path, tensors_of(found), kind)
     return True

@@ -100,10 +100,13 @@ def write(path: Path, tensors: dict[str, Tensor], kind: str = "") -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if not kind:
-        save_file({name: one.to(torch.bfloat16) for name, one in tensors.items()}, path)
+        save_file(
+            {name: one.to(torch.bfloat16).contiguous() for name, one in tensors.items()}, path
+        )
         return
     if kind == "fp8":
-        save_file({name: one.to(torch.float8_e4m3fn) for name, one in tensors.items()}, path)
+        eights = {name: one.to(torch.float8_e4m3fn).contiguous() for name, one in tensors.items()}
+        save_file(eights, path)
         return
     files = Files(tensors, "comfy_quant" if kind == "convrot" else kind)
     for name, tensor in tensors.items():

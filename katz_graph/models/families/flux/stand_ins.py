@@ -9,6 +9,7 @@ from katz_graph.models.families.shared.random_parts import seeded
 from katz_graph.models.families.shared.stand_ins import (
     HEAD,
     POOLED,
+    PREFIX,
     TEXT_WIDTH,
     WIDTH,
     Shapes,
@@ -18,6 +19,7 @@ from katz_graph.models.families.shared.stand_ins import (
     linear,
     lora,
     peft,
+    under,
 )
 from katz_graph.models.families.unet.random_models.original import original_vae
 
@@ -93,11 +95,21 @@ def vae() -> Tensors:
     return {name: tensor.contiguous() for name, tensor in original_vae(module).items()}
 
 
+def _checkpoint(guided: bool) -> Tensors:
+    return under(PREFIX, flux(guided=guided)) | under("first_stage_model.", vae())
+
+
+ENCODERS = {
+    "text_encoders.clip_l.transformer.": "clip_l.safetensors",
+    "text_encoders.t5xxl.transformer.": "t5xxl_fp16.safetensors",
+}
 STAND_INS = (
+    StandIn("checkpoints", r"^flux1-dev-fp8", partial(_checkpoint, True), ENCODERS),
+    StandIn("checkpoints", r"^flux1-schnell-fp8", partial(_checkpoint, False), ENCODERS),
     StandIn("unet", r"^flux1?[-.].*fill", partial(flux, channels=384)),
     StandIn("unet", r"^flux1-(canny|depth)", partial(flux, channels=128)),
     StandIn("unet", r"^flux1-schnell", partial(flux, guided=False)),
     StandIn("unet", r"^flux1-", flux),
     StandIn("vae", r"^ae\.", vae),
-    StandIn("loras", r"^flux1", lambda: lora(flux(), peft("diffusion_model."))),
+    StandIn("loras", r"^(flux1|removal_timestep)", lambda: lora(flux(), peft("diffusion_model."))),
 )

@@ -5,7 +5,7 @@ published. Names and shapes are those of published files; the loader's tables ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -26,12 +26,13 @@ RANK, LORA_SPREAD = 4, 0.3  # so wide that a picture shows a LoRA
 @dataclass(frozen=True, slots=True)
 class StandIn:
     """Describes the files of a model: the kind of their folder, a pattern of their names, and their
-    tensors.
+    tensors. `encoders`: prefixes of text encoders in a checkpoint, and names of their own files.
     """
 
     folder: str
     names: str
     tensors: Callable[[], Tensors]
+    encoders: Mapping[str, str] = field(default_factory=dict)
 
 
 def drawn(shapes: Shapes, seed: int) -> dict[str, Tensor]:
