@@ -88,8 +88,7 @@ def plan_region(
     read, or the reason why there is none. Raises InputError for errors in the region.
     """
     from katz_graph.adapters.encoders import taken_by_texts
-    from katz_graph.models.text.recipe import length
-    from katz_graph.models.text.tokens import prompt_length
+    from katz_graph.models.text.tokens import encoded_length
     from katz_graph.planner.compile import Known, compile_region
     from katz_graph.planner.passes.cost import count_work, unprepared_blocks
     from katz_graph.planner.passes.deferred_loras import no_profile
@@ -105,7 +104,7 @@ def plan_region(
         shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
         count=partial(count_work, value_bytes=value_bytes, counts=counts),
         fit=fit,
-        length=lambda encoding: length(encoding, prompt_length),
+        length=encoded_length,
         profiled=profiled or no_profile,
         taken_by_texts=taken_by_texts,
         unprepared=partial(unprepared_blocks, counts=counts),

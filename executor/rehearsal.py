@@ -35,8 +35,8 @@ from katz_graph.ir.device import Device
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.text.kinds import pooled_text_width, text_width
-from katz_graph.models.text.recipe import length, prompts
-from katz_graph.models.text.tokens import prompt_length
+from katz_graph.models.text.recipe import prompts
+from katz_graph.models.text.tokens import encoded_length
 from katz_graph.models.vae.kinds import latent_space, picture_channels
 from katz_graph.node.types import BUILTIN, Context, NodeType
 from katz_graph.planner.region import as_given, region_nodes
@@ -66,7 +66,7 @@ class PlanningEngine(Generic[Made]):
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
         clip = next(prompts(encoding)).clip
         pooled = pooled_text_width(clip)
-        hidden = torch.zeros(1, length(encoding, prompt_length), text_width(clip))
+        hidden = torch.zeros(1, encoded_length(encoding), text_width(clip))
         return TextEncoding(hidden, None if pooled is None else torch.zeros(1, pooled))
 
     def encode_image(

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from katz_graph.core.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe
+from katz_graph.core.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe, SeenPicture
 from katz_graph.files.weights import is_weights
 from katz_graph.host.memory import free_bytes
 from katz_graph.models.loading.identity import header
@@ -43,7 +43,7 @@ class _Wanted:
 
 def order_of_use(recipe: object) -> int:
     """Returns when a run uses a model: text encoders, then networks, then other models."""
-    if isinstance(recipe, ClipRecipe):
+    if isinstance(recipe, (SeenPicture, ClipRecipe)):
         return 0
     return 1 if isinstance(recipe, (ModelRecipe, ControlNetRecipe)) else 2
 

@@ -544,12 +544,19 @@ class Execution:
         self._recorder.add("load", "load", began)
 
     def _encode_texts(self) -> None:
-        """Executes the instructions that need text encoders only."""
+        """Executes the instructions that need text encoders only, and no value of another
+        device.
+        """
+        made: set[str] = set()
         for instruction in list(self._instructions):
             call = self._preparations.get(instruction.target)
-            if instruction.kind == "prepare" and call is not None and self._encodes_text(call):
+            if instruction.kind != "prepare" or call is None or not self._encodes_text(call):
+                continue
+            reads = (self._version.before[name].references() for name in call.operations)
+            if made.issuperset(ref.operation for one in reads for _, ref in one):
                 self._run_alone(self._carry_out(instruction))
                 self._instructions.remove(instruction)
+                made |= {*call.operations}
 
     def _run_alone(self, work: Work) -> None:
         """Computes the calls of some work at once."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from katz_graph.core.errors import InputError, KatzError
-from katz_graph.core.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe
+from katz_graph.core.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe, SeenPicture
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.ir.program import Program
 from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
@@ -29,7 +29,7 @@ class Holding:
         self._holds_texts = False
 
     @property
-    def models(self) -> Sequence[ModelRecipe | ControlNetRecipe | ClipRecipe]:
+    def models(self) -> Sequence[ModelRecipe | ControlNetRecipe | ClipRecipe | SeenPicture]:
         """Returns the models in the order of loading."""
         return *self.text_encoders, *self.looped
 
@@ -96,8 +96,11 @@ def _looped(program: Program) -> list[ModelRecipe | ControlNetRecipe]:
     return list(dict.fromkeys(value for value in values if isinstance(value, LOADED)))
 
 
-def _text_encoders(program: Program) -> list[ClipRecipe]:
+def _text_encoders(program: Program) -> list[ClipRecipe | SeenPicture]:
+    """Returns text encoders, and a picture for each of their vision towers."""
     texts = [
         op.inputs["encoding"] for op in program.before if stage_of(op).encodes_text and op.inputs
     ]
-    return list(dict.fromkeys(clip for text in texts for clip in clips(text)))
+    towers = {text.tower: text for text in texts if isinstance(text, SeenPicture)}
+    every = (clip for text in texts if not isinstance(text, SeenPicture) for clip in clips(text))
+    return [*towers.values(), *dict.fromkeys(every)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from katz_graph.adapters.fit import check_loras, takes_loras
-from katz_graph.core.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe
+from katz_graph.core.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe, SeenPicture
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.node.types import Context
 
@@ -16,14 +16,14 @@ class LoraCheck:
 
     def __init__(
         self,
-        recipes: Sequence[ModelRecipe | ControlNetRecipe | ClipRecipe],
+        recipes: Sequence[ModelRecipe | ControlNetRecipe | ClipRecipe | SeenPicture],
         models: DeviceModels,
         wake: Callable[[], None],
     ) -> None:
         checked = [
             recipe
             for recipe in recipes
-            if not isinstance(recipe, ControlNetRecipe) and takes_loras(recipe)
+            if isinstance(recipe, ModelRecipe | ClipRecipe) and takes_loras(recipe)
         ]
         self._notes: Future[list[str]] | None = None
         if checked:

@@ -28,6 +28,7 @@ from katz_graph.core.recipe import (
     MergedComponent,
     ModelRecipe,
     Prompt,
+    SeenPicture,
     TextEncoderRecipe,
     TextRequest,
     Tile,
@@ -57,7 +58,7 @@ from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possib
 from katz_graph.host.memory import GB, RanOut
 from katz_graph.host.transfer import to_device, uploading
 from katz_graph.ir.program import Program
-from katz_graph.ir.values import TextEncoding
+from katz_graph.ir.values import PictureRows, TextEncoding
 from katz_graph.models.families.shared.stages import VAE_DECODE, VAE_ENCODE
 from katz_graph.models.family import family_of
 from katz_graph.models.loading.fill import fill, named_tensors
@@ -72,7 +73,9 @@ from katz_graph.models.text import encoder as text
 from katz_graph.models.text import generation
 from katz_graph.models.text.evaluate import evaluate
 from katz_graph.models.text.kinds import kind_of
+from katz_graph.models.text.pictures import seen_pictures, shown_with
 from katz_graph.models.text.recipe import clips
+from katz_graph.models.text.vision import see
 from katz_graph.models.vae import coding as vae
 from katz_graph.models.vae.halves import check_half
 from katz_graph.models.vae.kinds import latent_space, overflows
@@ -201,12 +204,16 @@ class DeviceModels(ResidentHooks):
         """Returns the LoRAs currently merged into a live module."""
         return self._sets[module].resident if module in self._sets else ()
 
-    def module(self, recipe: ModelRecipe | ControlNetRecipe | VaeRecipe | Encoding) -> Any:
+    def module(
+        self, recipe: ModelRecipe | ControlNetRecipe | VaeRecipe | Encoding | SeenPicture
+    ) -> Any:
         """Returns the object that a stage computes with: the live network of a recipe, with its
-        current weights; for a text, the text encoding function; for a VAE, the image encoding
-        function.
+        current weights; for a text or a picture that its encoders see, the encoding function; for a
+        VAE, the image encoding function.
         """
         match recipe:
+            case SeenPicture():
+                return self.see
             case VaeRecipe():
                 return lambda pixels: self.encode_image(recipe, pixels)[0]
             case ModelRecipe():
@@ -217,7 +224,9 @@ class DeviceModels(ResidentHooks):
                 return self.encode_text
 
     @contextmanager
-    def holding(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[None]:
+    def holding(
+        self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe | SeenPicture
+    ) -> Iterator[None]:
         """Keeps the modules of a recipe in memory inside the `with` statement. Raises NoRoom if
         pinned models take the memory.
         """
@@ -243,6 +252,8 @@ class DeviceModels(ResidentHooks):
             case ClipRecipe():
                 for encoder, parts in _with_parts(value):
                     yield self._loadable(encoder.encoder, parts)
+            case SeenPicture():
+                yield self._tower(value)
             case _:
                 for clip in clips_of(value):
                     yield from self.loadables(clip)
@@ -269,31 +280,58 @@ class DeviceModels(ResidentHooks):
         part = recipe.control_net
         return self.store.controlnet_of(part, self.device, self.dtype_of(part), recipe.base)
 
-    def encode_text(self, encoding: Encoding) -> TextEncoding:
-        """Encodes text to [1, T, D], and pooled [1, P] if the family has pooled output."""
+    def encode_text(self, encoding: Encoding, seen: Sequence[PictureRows] = ()) -> TextEncoding:
+        """Encodes text to [1, T, D], and pooled [1, P] if the family has pooled output. seen: the
+        rows of its `seen_pictures`, computed here if empty.
+        """
+        pictures = seen_pictures(encoding)
+        rows = dict(zip(pictures, seen or map(self.see, pictures), strict=True))
         with ExitStack() as held:
             for clip in clips(encoding):
                 held.enter_context(self.holding(clip))
+            encode = partial(self._encode_prompt, rows)
             return self.residents.with_room(
-                "encoding a prompt", partial(evaluate, encoding, self._encode_prompt, self._placed)
+                "encoding a prompt", partial(evaluate, encoding, encode, self._placed)
             )
+
+    def see(self, recipe: SeenPicture) -> PictureRows:
+        """Computes the rows of a picture for a text encoder, or copies its cached ones."""
+        known = self._texts.get(recipe)
+        if known is not None:
+            hidden, *deep = (one.clone() for one in known.values())
+            return PictureRows(hidden, tuple(deep))
+        with self.residents.using(self._tower(recipe)) as tower:
+            made = self.residents.with_room("encoding a picture", partial(see, tower, recipe))
+        every = (made.hidden, *made.deep)
+        self._keep_text(recipe, {str(number): one for number, one in enumerate(every)})
+        return made
+
+    def _keep_text(self, recipe: Hashable, made: Mapping[str, Tensor]) -> None:
+        """Caches copies of the tensors of an encoding, if they fit."""
+        cached = {name: one.clone() for name, one in made.items()}
+        if self._texts.make_room(byte_size(cached.values())):
+            self._texts.keep(recipe, cached)
+
+    def _tower(self, recipe: SeenPicture) -> Loadable:
+        dtype = self.text_dtype_of(recipe.tower)
+        return self.store.text_encoder_of(recipe.tower, self.device, dtype)
 
     def _placed(self, tensor: Tensor) -> Tensor:
         return to_device(tensor.to(self.dtype), self.device)
 
-    def _encode_prompt(self, prompt: Prompt) -> TextEncoding:
+    def _encode_prompt(
+        self, rows: Mapping[SeenPicture, PictureRows], prompt: Prompt
+    ) -> TextEncoding:
         """Encodes a prompt, or copies its cached encoding: equal recipes give equal numbers."""
         known = self._texts.get(prompt)
         if known is not None:
             return TextEncoding(**{name: one.clone() for name, one in known.items()})
-        made = self._encoded(prompt)
+        made = self._encoded(prompt, rows)
         parts = {name: getattr(made, name) for name in field_names(TextEncoding)}
-        cached = {name: one.clone() for name, one in parts.items() if one is not None}
-        if self._texts.make_room(byte_size(cached.values())):
-            self._texts.keep(prompt, cached)
+        self._keep_text(prompt, {name: one for name, one in parts.items() if one is not None})
         return made
 
-    def _encoded(self, prompt: Prompt) -> TextEncoding:
+    def _encoded(self, prompt: Prompt, rows: Mapping[SeenPicture, PictureRows]) -> TextEncoding:
         clip, encoders = prompt.clip, []
         for recipe, parts in _with_parts(clip):
             module = self.residents.get(self._loadable(recipe.encoder, parts))
@@ -305,8 +343,9 @@ class DeviceModels(ResidentHooks):
             clip.last_layer,
             prompt.further,
             clip.learned,
-            clip.layout,
+            prompt.layout,
             prompt.absent,
+            shown_with(prompt, rows),
         )
 
     def generate_text(self, clip: ClipRecipe, request: TextRequest) -> Generator[int, None, str]:

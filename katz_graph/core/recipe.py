@@ -188,6 +188,8 @@ class TextLayout(Growing):
     """
     fill: Fill | None = field(default=None, metadata=ADDED)
     """Pad tokens that the encoder and the model read; None: as `least` and `lengths` say."""
+    with_pictures: str = field(default="", metadata=ADDED)
+    """Chat template in place of `template` for prompts with pictures."""
 
     @property
     def state_count(self) -> int:
@@ -326,10 +328,31 @@ class Prompt(Growing):
     text: str
     further: tuple[str, ...] = ()
     absent: tuple[int, ...] = ()
+    pictures: tuple[Picture, ...] = field(default=(), metadata=ADDED)
+    """Pictures [1, H, W, 3] that text encoders see before the text."""
+    captions: tuple[str, ...] = field(default=(), metadata=ADDED)
+    """Text before each picture; none by default."""
+    template: str = field(default="", metadata=ADDED)
+    """Chat template in place of the layout's, if that has one."""
+
+    @property
+    def layout(self) -> TextLayout:
+        """Returns the layout with the chat template of this prompt."""
+        layout = self.clip.layout
+        template = self.template or (layout.with_pictures if self.pictures else "")
+        return replace(layout, template=template) if template and layout.template else layout
 
     def text_of(self, encoder: int) -> str:
         """Returns the text of the n-th text encoder."""
         return self.further[encoder - 1] if 0 < encoder <= len(self.further) else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPicture:
+    """Describes a picture as a text encoder's vision tower reads it."""
+
+    tower: Component
+    picture: Picture
 
 
 @dataclass(frozen=True, slots=True)

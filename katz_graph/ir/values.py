@@ -70,6 +70,14 @@ class TextEncoding:
     mask: Tensor | None = None  # [B, T] bool: false for padding tokens; None: no padding
 
 
+@dataclass(frozen=True, slots=True)
+class PictureRows:
+    """Holds a picture in the form that a text encoder reads, one row for each merged patch."""
+
+    hidden: Tensor  # [1, N, D]: in place of the embeddings of N tokens
+    deep: tuple[Tensor, ...] = ()  # [1, N, D] each: added to the outputs of the first layers
+
+
 Parametrisation = Literal[
     "epsilon", "v_prediction", "sample", "consistency", "edm", "flow_prediction", "raw"
 ]

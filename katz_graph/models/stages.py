@@ -156,6 +156,10 @@ Once = Callable[[Reader], "Hoisted | None"]
 """Returns a hoisted stage's key and inputs for one reader; None if the reader needs no such
 argument.
 """
+First = Callable[[Mapping[str, Any]], Mapping[str, "tuple[str, Hoisted]"]]
+"""Returns further arguments of a hoisted stage, given its inputs: the stage that computes each of
+them before, with its key and inputs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,7 @@ class Stage:
     # computation order
     hoists: Mapping[str, str] = field(default_factory=dict)
     once: Once | None = None  # set if other stages hoist this one
+    first: First | None = None  # set if a hoisted stage reads others, as many as its inputs say
     replaces: tuple[str, ...] = ()  # inputs of readers that the result replaces
     # the stages that this one replaces if a patch wraps them
     stands_for: tuple[str, ...] = ()
@@ -208,6 +213,7 @@ class Stage:
     stale_output: int | None = None
     pooled: bool = False  # idle devices may compute it for several requests
     encodes_text: bool = False  # computes from a prompt
+    grain: int = 32  # tokens; lengths of long texts are rounded up to multiples to be counted
     reads_text: bool = False  # computes from encoded text
     # inputs with a text that only cross-attention reads, tensors [B, T, D]: repeated along the
     # tokens it gives the same result, so requests with other lengths may share a call

@@ -22,7 +22,6 @@ from katz_graph.models.stages import Sized
 from katz_graph.models.text.kinds import kind_named, row_in
 
 COUNTING = 3  # version of the counts: change it if stages or the format of formulas change
-TOKEN_GRANULARITY = 32  # tokens; the lengths of long texts are rounded up to multiples
 
 
 class FormulaStore(Protocol):
@@ -56,12 +55,12 @@ class Counts:
         sizes = padded(config, sizes)
         row, batch, tokens = 0, sizes.batch, sizes.tokens
         # rows have a maximum length, so the length belongs to the stage, not to the sizes
-        if declared(stage).encodes_text:
+        if (of := declared(stage)).encodes_text:
             if kind_named(config).rows:
                 whole = row_in(config)
                 row, batch = min(whole, tokens), batch * -(-tokens // whole)
             else:
-                row = -(-tokens // TOKEN_GRANULARITY) * TOKEN_GRANULARITY
+                row = -(-tokens // of.grain) * of.grain
         elif _is_tiny(config, sizes) or _token_multiple(config) > 1:
             from katz_graph.models.costs.stage_cost import stage_work
 

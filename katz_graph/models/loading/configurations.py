@@ -21,6 +21,13 @@ OPEN_CLIP_WIDTHS = (1024, PROJECTING_WIDTH)  # ViT-H and ViT-bigG
 VOCABULARY, T5_VOCABULARY = 49408, 32128
 EMBEDDING = "embed_tokens.weight"  # of a language model
 MISTRAL3_WIDTH = 5120
+TOWER = "visual."  # end of the prefix of a vision tower's tensors
+QWEN2_5_VISION_HEAD_WIDTH = 80
+QWEN2_5_WINDOW = 112  # pixels
+QWEN2_5_WHOLE_BLOCKS = [7, 15, 23, 31]  # whose attention has no windows
+QWEN3_VISION_HEAD_WIDTHS = (72, 64)  # of 8B, of 4B
+QWEN3_DEEP_BLOCKS = {27: [8, 16, 24], 24: [5, 11, 17]}
+"""Blocks whose outputs a Qwen3-VL's text part reads, by number of blocks: 8B, 4B. Else the last."""
 LANGUAGE_HEAD_WIDTH = 128  # unless norms of its queries have another
 
 
@@ -129,8 +136,10 @@ def bert_configuration(shapes: Shapes) -> dict[str, Any]:
 
 def language_configuration(shapes: Shapes) -> dict[str, Any]:
     """Derives the configuration of a Qwen3Model, or of a Qwen2.5-VL, Qwen3-VL or Mistral 3 with its
-    text part alone. Raises KeyError with the name of a missing tensor.
+    text part, and its vision tower if the file has one. Raises KeyError with the name of a missing
+    tensor.
     """
+    whole = shapes
     before, said = text_prefix(shapes), "tekken_model" in shapes
     shapes = {name.removeprefix(before): shape for name, shape in shapes.items()}
     vocabulary, width = shapes[EMBEDDING]
@@ -147,7 +156,8 @@ def language_configuration(shapes: Shapes) -> dict[str, Any]:
     }
     if normed and "language_model." in before:
         text = sizes | {"head_dim": head, "max_position_embeddings": 262144}
-        return _with_pictures("Qwen3VL", "qwen3_vl", text, theta=5e6)
+        sees = qwen3_vision_configuration(whole)
+        return _with_pictures("Qwen3VL", "qwen3_vl", text, theta=5e6) | sees
     if normed:
         return {
             "architectures": ["Qwen3Model"],
@@ -161,7 +171,8 @@ def language_configuration(shapes: Shapes) -> dict[str, Any]:
         }
     if biased:
         text = sizes | {"max_position_embeddings": 128000}
-        return _with_pictures("Qwen2_5_VL", "qwen2_5_vl", text, theta=1e6)
+        sees = qwen2_5_vision_configuration(whole)
+        return _with_pictures("Qwen2_5_VL", "qwen2_5_vl", text, theta=1e6) | sees
     if said or width == MISTRAL3_WIDTH:
         # a model that is cut behind its last state in use needs no final norm
         text = sizes | {"head_dim": head, "max_position_embeddings": 131072}
@@ -186,6 +197,57 @@ def _with_pictures(
         "architectures": [f"{name}ForConditionalGeneration"],
         "model_type": kind,
         "text_config": text,
+    }
+
+
+def qwen2_5_vision_configuration(shapes: Shapes) -> dict[str, Any]:
+    """Derives `vision_config` of a Qwen2.5-VL; empty without a vision tower."""
+    shapes = _tower(shapes)
+    if not shapes:
+        return {}
+    width, *_, patch = shapes["patch_embed.proj.weight"]
+    sees = {
+        "depth": how_many(shapes, "blocks.{}."),
+        "hidden_size": width,
+        "intermediate_size": shapes["blocks.0.mlp.gate_proj.weight"][0],
+        "num_heads": max(1, width // QWEN2_5_VISION_HEAD_WIDTH),
+        "out_hidden_size": shapes["merger.mlp.2.weight"][0],
+        "patch_size": patch,
+        "fullatt_block_indexes": QWEN2_5_WHOLE_BLOCKS,
+        "window_size": QWEN2_5_WINDOW,
+    }
+    return {"vision_config": sees}
+
+
+def qwen3_vision_configuration(shapes: Shapes) -> dict[str, Any]:
+    """Derives `vision_config` of a Qwen3-VL; empty without a vision tower."""
+    shapes = _tower(shapes)
+    if not shapes:
+        return {}
+    width, *_, patch = shapes["patch_embed.proj.weight"]
+    depth, deep = how_many(shapes, "blocks.{}."), how_many(shapes, "deepstack_merger_list.{}.")
+    sees = {
+        "depth": depth,
+        "hidden_size": width,
+        "intermediate_size": shapes["blocks.0.mlp.linear_fc1.weight"][0],
+        "num_heads": next((width // one for one in QWEN3_VISION_HEAD_WIDTHS if not width % one), 1),
+        "out_hidden_size": shapes["merger.linear_fc2.weight"][0],
+        "patch_size": patch,
+        "num_position_embeddings": shapes["pos_embed.weight"][0],
+        "deepstack_visual_indexes": QWEN3_DEEP_BLOCKS.get(depth, [*range(depth - deep, depth)]),
+    }
+    return {"vision_config": sees}
+
+
+def _tower(shapes: Shapes) -> Shapes:
+    """Returns the tensors of a vision tower, without its prefix."""
+    before = next((name.partition(TOWER)[0] for name in shapes if TOWER in name), None)
+    if before is None:
+        return {}
+    return {
+        name.removeprefix(before + TOWER): shape
+        for name, shape in shapes.items()
+        if name.startswith(before + TOWER)
     }
 
 

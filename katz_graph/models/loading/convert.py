@@ -120,13 +120,18 @@ def text_module(values: Mapping[str, Any], kind: EncoderKind) -> Any:
 
 def _text_values(values: Mapping[str, Any], kind: EncoderKind) -> dict[str, Any]:
     """Returns the configuration of the text part of a model that sees pictures. Positions of text
-    are the same on the axes of a picture, so they need one axis.
+    are the same on the axes of a picture, so they need one axis; `rotary_axes` are those of a
+    picture's positions, by frequency.
     """
     part = getattr(transformers, kind.whole)(**values).text_config
-    rope = {"rope_type": "default", "rope_theta": part.rope_parameters["rope_theta"]}
-    return {name: value for name, value in part.to_dict().items() if name not in OF_THE_WHOLE} | {
-        "rope_parameters": rope
-    }
+    rope, known = {"rope_type": "default"}, part.rope_parameters
+    rope["rope_theta"] = known["rope_theta"]
+    text = {name: value for name, value in part.to_dict().items() if name not in OF_THE_WHOLE}
+    if kind.sight is not None:
+        head = getattr(part, "head_dim", None) or part.hidden_size // part.num_attention_heads
+        section = known.get("mrope_section", kind.sight.section)
+        text["rotary_axes"] = kind.sight.axes(section, head // 2)
+    return text | {"rope_parameters": rope}
 
 
 def tensors(part: Component, module: Any) -> dict[str, Tensor]:
@@ -197,7 +202,10 @@ def _text_buffers(module: Any) -> dict[str, Tensor]:
         elif name.endswith("token_type_ids"):  # BERT: all tokens belong to a pair's first text
             found[name] = torch.zeros(1, module.config.max_position_embeddings, dtype=torch.long)
         else:  # frequencies of rotary positions, scaled and unscaled (equal here)
-            found[name], _ = module.rotary_emb.compute_default_rope_parameters(module.config)
+            rotary = module.get_submodule(name.rpartition(".")[0])
+            compute = getattr(rotary, "compute_default_rope_parameters", None)
+            compute = compute or rotary.compute_axial_rope_parameters
+            found[name], _ = compute(module.config)
     return found
 
 

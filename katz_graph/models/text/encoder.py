@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,11 +22,13 @@ from katz_graph.host.transfer import to_device
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.loading.identity import check_unchanged
 from katz_graph.models.text.kinds import joined_length, kind_of_module
+from katz_graph.models.text.pictures import Shown
 from katz_graph.models.text.prompt import Learned, Token, weighted_segments
 from katz_graph.models.text.sequence import encode_sequence, weigh
 from katz_graph.models.text.textual_inversion import tensor_name, vectors
 from katz_graph.models.text.tokens import token_rows
 
+NO_PICTURES: Mapping[int, Sequence[Shown]] = MappingProxyType({})
 STAND_IN = 0  # placeholder id at the position of a learned vector
 # of OpenCLIP's ViT-H as trained; diffusers' folders omit the last layer
 OPEN_CLIP_LAYERS = 24
@@ -56,6 +59,7 @@ def encode(
     learned: Sequence[LearnedWords] = (),
     layout: TextLayout = DEFAULT_LAYOUT,
     absent: Sequence[int] = (),
+    pictures: Mapping[int, Sequence[Shown]] = NO_PICTURES,
 ) -> TextEncoding:
     """Encodes a prompt with pairs (text encoder, tokenizer). CLIP encoders read rows of fixed
     length, 77 tokens or as configured; their states [1, length · chunks, D] are concatenated along
@@ -66,7 +70,8 @@ def encode(
     below the first layer, the last is used. None: the default. further: texts for the second and
     later encoders. absent: numbers of encoders without a text. Their pooled texts are zeros. The
     states of such a CLIP are zeros if another CLIP has a text; states of other encoders are
-    omitted, or are masked zeros if the layout has `lengths`. learned: textual inversions for CLIP
+    omitted, or are masked zeros if the layout has `lengths`. pictures: those that an encoder of
+    this number sees, with their rows. learned: textual inversions for CLIP
     prompts. Raises InputError for a non-negative last_layer, and if no encoder has a text.
     """
     if last_layer is not None and last_layer >= 0:
@@ -85,7 +90,9 @@ def encode(
     for number, (module, tokenizer, said) in enumerate(each):
         if number in in_rows or (number in absent and not layout.lengths):
             continue
-        hidden, mask = encode_sequence(module, tokenizer, said, layout, layout.length(number))
+        hidden, mask = encode_sequence(
+            module, tokenizer, said, layout, layout.length(number), pictures.get(number, ())
+        )
         silent = number in absent
         parts.append(torch.zeros_like(hidden) if silent else hidden)
         masks.append(torch.zeros_like(mask) if silent else mask)

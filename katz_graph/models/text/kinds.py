@@ -43,8 +43,8 @@ class EncoderKind:
     title: str  # in messages
     model: str
     configuration: str
-    tokenizer: str
-    packs: str  # name of its tokens in packs; {} is the size, see `pack_name`
+    tokenizer: str = ""
+    packs: str = ""  # name of its tokens in packs; {} is the size, see `pack_name`
     width: str = "hidden_size"  # configuration key of a token's width
     rows: bool = False  # reads texts in rows of fixed length
     projects: bool = False  # has a text projection
@@ -57,6 +57,30 @@ class EncoderKind:
     vocabulary: str = ""  # tensor of single files with the words, if the package does not have them
     sizes: tuple[tuple[int, str], ...] = ()  # published models: width, and size in messages
     chat: Chat | None = None  # None if it cannot generate text
+    sight: Sight | None = None  # how it sees pictures
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Declares how a kind of text encoder sees pictures: with a vision tower, in the same file."""
+
+    tower: EncoderKind  # reads pictures instead of texts
+    prefixes: tuple[str, ...]  # of its tensors
+    mean: tuple[float, float, float]  # of a picture's channels
+    deviation: tuple[float, float, float]
+    patch: int  # side in pixels, unless configured
+    # frequencies of rotary positions for time, rows and columns, unless configured
+    section: tuple[int, int, int]
+    interleaved: bool  # axes take turns, instead of one range of frequencies each
+    words: tuple[str, str, str] = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+    """Words before, in place of, and after a picture."""
+
+    def axes(self, section: Sequence[int], count: int) -> list[int]:
+        """Returns the axis of each of `count` frequencies: 0 is time, 1 rows, 2 columns."""
+        if not self.interleaved:
+            ranges = ([axis % 3] * size for axis, size in enumerate(section))
+            return [axis for one in ranges for axis in one][:count]
+        return [number % 3 if number < 3 * section[number % 3] else 0 for number in range(count)]
 
 
 CLIP = EncoderKind(
@@ -86,6 +110,13 @@ QWEN3 = EncoderKind(
     sizes=((1024, "0.6B"), (2560, "4B"), (4096, "8B")),
     chat=Chat(own_output_from=4096, thinks=True),
 )
+QWEN3_VISION = EncoderKind(
+    "qwen3_vision",
+    "Qwen3-VL's vision tower",
+    "Qwen3VLVisionModel",
+    "Qwen3VLVisionConfig",
+    overflows=True,
+)
 QWEN3_VL = replace(
     QWEN3,
     name="qwen3_vl",
@@ -94,6 +125,22 @@ QWEN3_VL = replace(
     architectures=("Qwen3VLForConditionalGeneration", "Qwen3VLModel"),
     whole="Qwen3VLConfig",
     sizes=((2560, "4B"), (4096, "8B")),
+    sight=Sight(
+        QWEN3_VISION,
+        ("model.visual.", "visual."),
+        mean=(0.5, 0.5, 0.5),
+        deviation=(0.5, 0.5, 0.5),
+        patch=16,
+        section=(24, 20, 20),
+        interleaved=True,
+    ),
+)
+QWEN2_5_VISION = EncoderKind(
+    "qwen2_5_vision",
+    "Qwen2.5-VL's vision tower",
+    "Qwen2_5_VisionTransformerPretrainedModel",
+    "Qwen2_5_VLVisionConfig",
+    overflows=True,
 )
 QWEN2_5_VL = EncoderKind(
     "qwen2_5_vl",
@@ -108,6 +155,15 @@ QWEN2_5_VL = EncoderKind(
     whole="Qwen2_5_VLConfig",
     sizes=((3584, "7B"),),
     chat=Chat(own_output_from=3584),
+    sight=Sight(
+        QWEN2_5_VISION,
+        ("visual.", "model.visual."),
+        mean=(0.48145466, 0.4578275, 0.40821073),  # CLIP's
+        deviation=(0.26862954, 0.26130258, 0.27577711),
+        patch=14,
+        section=(16, 24, 24),
+        interleaved=False,
+    ),
 )
 MT5 = EncoderKind(
     "mt5",
@@ -135,6 +191,9 @@ MISTRAL3 = EncoderKind(
     sizes=((5120, "Small"),),
 )
 EVERY = (CLIP, PROJECTING, T5, MT5, QWEN3, QWEN3_VL, QWEN2_5_VL, MISTRAL3, BERT)
+SEEING = tuple(kind for kind in EVERY if kind.sight)
+TOWERS = {kind.sight.tower.model: kind for kind in SEEING if kind.sight}
+"""Maps the classes of vision towers to the kinds that see with them."""
 MODULES = {kind.model: kind for kind in reversed(EVERY)}
 KINDS = {
     name: kind
@@ -156,10 +215,13 @@ def kind_of(encoder: Component) -> EncoderKind:
 
 
 def kind_named(values: Mapping[str, Any]) -> EncoderKind:
-    """Returns the kind named by a configuration; CLIP without a name. Raises KeyError if
-    unsupported.
+    """Returns the kind of text encoder or vision tower named by a configuration; CLIP without a
+    name. Raises KeyError if unsupported.
     """
-    return KINDS[(values.get("architectures") or [CLIP.model])[0]]
+    name = (values.get("architectures") or [CLIP.model])[0]
+    if name in TOWERS and (sight := TOWERS[name].sight):
+        return sight.tower
+    return KINDS[name]
 
 
 def kind_of_module(module: Any) -> EncoderKind:

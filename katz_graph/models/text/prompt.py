@@ -8,9 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 Learned = tuple[str, int]  # a textual inversion's name, and the number of its vector
 Token = tuple[int | Learned, float]  # id and weight
+
+
+class Slot(NamedTuple):
+    """Place of a row of a picture in a text."""
+
+    picture: int
+    row: int
+
+
+Said = tuple[int | Slot, float]  # of a long text: id and weight
 
 GROUP_WEIGHT = 1.1
 WORD = 8  # tokens; shorter runs are not split at the end of a chunk

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -13,14 +14,23 @@ from transformers.utils import logging
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.messages import first_line
-from katz_graph.core.recipe import Component, Fill, Prompt, TextEncoderRecipe, TextLayout
+from katz_graph.core.recipe import (
+    Component,
+    Encoding,
+    Fill,
+    Prompt,
+    SeenPicture,
+    TextEncoderRecipe,
+    TextLayout,
+)
 from katz_graph.models.loading.component import SENTENCE_PIECES, VOCABULARIES
 from katz_graph.models.loading.contents import read_bytes
 from katz_graph.models.loading.identity import check_content, check_unchanged
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.text.kinds import joined_length, kind_of, row_of, split, width_of
-from katz_graph.models.text.prompt import Token, chunks, unescaped, weighted_segments
-from katz_graph.models.text.recipe import TextSize
+from katz_graph.models.text.pictures import Shown, grid, shown, texts_around
+from katz_graph.models.text.prompt import Said, Slot, Token, chunks, unescaped, weighted_segments
+from katz_graph.models.text.recipe import TextSize, length
 from katz_graph.models.text.sentence_pieces import sentence_piece_tokenizer
 from katz_graph.models.text.tekken import tekken_tokenizer
 from katz_graph.models.text.textual_inversion import pieces, vectors
@@ -54,11 +64,18 @@ def token_rows(
     return chunks(groups, row - 2)
 
 
+def encoded_length(encoding: Encoding | SeenPicture) -> int:
+    """Returns T of an encoding [1, T, D], or the number of a picture's rows."""
+    if isinstance(encoding, SeenPicture):
+        return math.prod(grid(encoding.tower, encoding.picture))
+    return length(encoding, prompt_length)
+
+
 def prompt_length(prompt: Prompt) -> int:
     """Returns T of a prompt's encoding [1, T, D]: the whole rows of CLIP encoders plus the tokens
     of long texts.
     """
-    layout, long = prompt.clip.layout, 0
+    layout, long = prompt.layout, 0
     in_rows: list[tuple[int, int]] = []
     clip, _ = split(prompt.clip.encoders)
     silent = all(number in prompt.absent for number in range(len(clip)))
@@ -66,7 +83,7 @@ def prompt_length(prompt: Prompt) -> int:
         if not kind_of(encoder.encoder).rows:
             text, tokenizer = prompt.text_of(number), load_tokenizer(encoder)
             if number not in prompt.absent or layout.lengths:
-                tokens = said(tokenizer, text, layout, layout.length(number))
+                tokens = said(tokenizer, text, layout, layout.length(number), shown(prompt, number))
                 whole = layout.filled(layout.length(number)).length(len(tokens))
                 long += whole - dropped(tokenizer, tokens, layout)
         elif layout.clip_rows and not silent:
@@ -77,7 +94,7 @@ def prompt_length(prompt: Prompt) -> int:
 
 def text_size(prompt: Prompt, number: int) -> TextSize:
     """Returns the length of a prompt's text for the text encoder of this number."""
-    encoder, text, layout = prompt.clip.encoders[number], prompt.text_of(number), prompt.clip.layout
+    encoder, text, layout = prompt.clip.encoders[number], prompt.text_of(number), prompt.layout
     tokenizer, kind = load_tokenizer(encoder), kind_of(encoder.encoder)
     if kind.rows:
         row = row_of(encoder.encoder)
@@ -90,29 +107,37 @@ def text_size(prompt: Prompt, number: int) -> TextSize:
     return TextSize(kind.title, max(0, own), 0, most)
 
 
-def sequence(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:
+def sequence(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Said]:
     """Returns the tokens of `said`, filled as the layout says."""
     tokens, fill = said(tokenizer, text, layout, length), layout.filled(length)
     missing = fill.length(len(tokens)) - len(tokens)
-    return with_fill(tokens, (tokenizer.pad_token_id, 1.0), missing, fill)
+    return with_fill(tokens, [(tokenizer.pad_token_id, 1.0)] * missing, fill)
 
 
-def with_fill(values: Iterable[T], pad: T, missing: int, fill: Fill) -> list[T]:
-    """Returns the values of a text's tokens with `missing` pads before or after them."""
-    pads = [pad] * missing
+def with_fill(values: Iterable[T], pads: Iterable[T], fill: Fill) -> list[T]:
+    """Returns the values of a text's tokens with those of its pads before or after them."""
     return [*pads, *values] if fill.left else [*values, *pads]
 
 
-def said(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list[Token]:
+def said(
+    tokenizer: Any,
+    text: str,
+    layout: TextLayout,
+    length: int = 0,
+    pictures: Sequence[Shown] = (),
+) -> list[Said]:
     """Returns the weighted tokens of a long text, including start and end tokens, at most `length`
-    unless it is 0. Omits textual inversions. With a template, all weights are 1.
+    unless it is 0, and slots for the rows of pictures. Omits textual inversions. With a template,
+    all weights are 1.
     """
     text = text or layout.empty
     if layout.template:
-        whole = unescaped(text)
-        if not (layout.opening and text.startswith(layout.opening)):
-            whole = layout.template.format(whole)
-        return [(token, 1.0) for token in _ids(tokenizer, whole)]
+        first, *others = texts_around(unescaped(text), layout, pictures)
+        tokens: list[Said] = [(token, 1.0) for token in _ids(tokenizer, first)]
+        for number, (picture, then) in enumerate(zip(pictures, others, strict=True)):
+            tokens += [(Slot(number, row), 1.0) for row in range(picture.length)]
+            tokens += [(token, 1.0) for token in _ids(tokenizer, then)]
+        return tokens
     *first, last = tokenizer("").input_ids
     pieces_of = (
         (piece, weight)
@@ -131,7 +156,7 @@ def said(tokenizer: Any, text: str, layout: TextLayout, length: int = 0) -> list
     return [*(tokens[: length - 1] if length else tokens), (last, 1.0)]
 
 
-def dropped(tokenizer: Any, tokens: Sequence[Token], layout: TextLayout) -> int:
+def dropped(tokenizer: Any, tokens: Sequence[Said], layout: TextLayout) -> int:
     """Counts the tokens at the start of a text that the model does not read.
 
     Finds turns of the chat by their words, because a prompt may bring its own template. Like

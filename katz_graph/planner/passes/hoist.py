@@ -14,7 +14,7 @@ from katz_graph.ir.program import Program, Variant
 from katz_graph.ir.region import Operation, Ref
 from katz_graph.models.family import family_of
 from katz_graph.models.stage_registry import stage
-from katz_graph.models.stages import Reader
+from katz_graph.models.stages import Hoisted, Reader, Stage
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
 
@@ -25,6 +25,16 @@ def hoist(program: Program) -> Program:
     base: ModelRecipe = program.region.begin.inputs["model"]
     latent = program.region.begin.inputs["latent_image"]
     views, complete = Views(program), family_of(base.network).network.complete
+
+    def prepare(made_by: Stage, found: Hoisted) -> Ref:
+        """Adds a hoisted operation behind those that it reads, unless an equal one is there."""
+        key, reads = found
+        name = f"{made_by.name}:{key}"
+        if name not in before:
+            others = {} if made_by.first is None else made_by.first(reads)
+            first = {argument: prepare(stage(of), one) for argument, (of, one) in others.items()}
+            before[name] = Operation(name, made_by.name, made_by.name, {**reads, **first})
+        return Ref(name)
 
     def rewrite(operation: Operation, variant: Variant) -> Operation:
         declared = stage_of(operation)
@@ -39,10 +49,7 @@ def hoist(program: Program) -> Program:
         stages = {argument: stage(name) for argument, name in declared.hoists.items()}
         for argument, made_by in stages.items():
             if (found := made_by.hoisted(reader)) is not None:
-                key, reads = found
-                name = f"{made_by.name}:{key}"
-                before.setdefault(name, Operation(name, made_by.name, made_by.name, reads))
-                inputs[argument] = Ref(name)
+                inputs[argument] = prepare(made_by, found)
         replaced = {name for made_by in stages.values() for name in made_by.replaces}
         remaining = {name: value for name, value in inputs.items() if name not in replaced}
         return replace(operation, inputs=remaining)

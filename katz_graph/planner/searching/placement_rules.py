@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.recipe import ControlNetRecipe, ModelRecipe
+from katz_graph.core.recipe import ControlNetRecipe, ModelRecipe, SeenPicture
 from katz_graph.ir.device import Device
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation
@@ -213,10 +213,11 @@ def _near(one: float, other: float) -> bool:
 def _module(operation: Operation) -> Hashable:
     """Returns the module that an operation needs whole; None for an operation without weights."""
     if stage_of(operation).encodes_text:
+        encoding = operation.inputs["encoding"]
+        if isinstance(encoding, SeenPicture):
+            return operation.stage, encoding.tower
         return operation.stage, tuple(
-            encoder
-            for prompt in prompts(operation.inputs["encoding"])
-            for encoder in prompt.clip.encoders
+            encoder for prompt in prompts(encoding) for encoder in prompt.clip.encoders
         )
     model = operation.inputs.get(stage_of(operation).module)
     return model.network if isinstance(model, ModelRecipe) else getattr(model, "control_net", None)
@@ -248,7 +249,10 @@ def _stored_share(operation: Operation, value_bytes: int) -> float:
     8-bit weights without LoRAs.
     """
     if stage_of(operation).encodes_text:
-        clips = [prompt.clip for prompt in prompts(operation.inputs["encoding"])]
+        encoding = operation.inputs["encoding"]
+        if isinstance(encoding, SeenPicture):
+            return stored_share(encoding.tower, value_bytes)
+        clips = [prompt.clip for prompt in prompts(encoding)]
         if any(clip.loras for clip in clips):
             return 1.0
         found = {one.encoder for clip in clips for one in clip.encoders}

@@ -18,6 +18,7 @@ from katz_graph.models.families.shared.declarations import (
     transformer,
 )
 from katz_graph.models.family import Files, Layout, ModelFamily, TextSet, Training
+from katz_graph.models.text.chat import EDITING
 from katz_graph.models.text.kinds import QWEN2_5_VL
 
 FOLDER = "katz_graph.models.families.qwen_image"
@@ -62,5 +63,7 @@ FAMILY = ModelFamily(
         marks=("img_mlp.net", "txt_mlp.net", "img_mod.1", "txt_mod.1"),
     ),
     text_sets=(TextSet("qwen_image", (QWEN2_5_VL.name,), sizes=("7B",)),),
-    text_layout=TextLayout(template=DESCRIBING, opening="<|im_start|>", dropped="prefix"),
+    text_layout=TextLayout(
+        template=DESCRIBING, opening="<|im_start|>", dropped="prefix", with_pictures=EDITING
+    ),
 )

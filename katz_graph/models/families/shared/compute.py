@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.recipe import Encoding
+from katz_graph.core.recipe import SeenPicture
 from katz_graph.files.images import resize
-from katz_graph.ir.values import TextEncoding
+from katz_graph.ir.values import PictureRows, TextEncoding
+from katz_graph.models.families.shared.stages import SEEN
 from katz_graph.models.stages import Loop, Outputs
 from katz_graph.models.text.evaluate import with_sizes
 from katz_graph.models.vae import coding as vae
@@ -39,9 +40,18 @@ def bind_text(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     }
 
 
-def text(encode: Callable[[Encoding], TextEncoding], given: Mapping[str, Any]) -> Outputs:
+def bind_vision(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    return {"encoding": inputs["encoding"]}
+
+
+def vision(see: Callable[[SeenPicture], PictureRows], given: Mapping[str, Any]) -> Outputs:
+    return (see(given["encoding"]),)
+
+
+def text(encode: Callable[..., TextEncoding], given: Mapping[str, Any]) -> Outputs:
     """Encodes a prompt and repeats the encoding for every picture of the batch."""
-    encoded = encode(given["encoding"])
+    seen = [rows for name, rows in given.items() if name.startswith(SEEN)]
+    encoded = encode(given["encoding"], seen)
     if not given["pooled"]:  # packs may add pooled text; one model's texts must agree
         encoded = replace(encoded, pooled=None)
     elif encoded.pooled is None:

@@ -12,6 +12,7 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Picture
 from katz_graph.ir.device import Work
 from katz_graph.ir.region import Previous, Ref
+from katz_graph.models.configuration import config
 from katz_graph.models.costs.sums import total
 from katz_graph.models.family import architecture
 from katz_graph.models.stages import (
@@ -25,6 +26,7 @@ from katz_graph.models.stages import (
     uncounted,
 )
 from katz_graph.models.text.kinds import used_configuration
+from katz_graph.models.text.pictures import seen_pictures
 from katz_graph.models.text.recipe import prompts
 
 
@@ -44,6 +46,20 @@ def text_work(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> 
         for encoder, layout, tokens in encoders
     ]
     return total(works)
+
+
+def vision_work(inputs: Mapping[str, Any], extent: Extent, counts: WorkCounts) -> Work:
+    sizes = Sized(1, 0, 0, extent.tokens)
+    values = config(inputs["encoding"].tower)
+    return counts.work(values, "vision_encoder", sizes, extent.value_bytes)
+
+
+def see_first(inputs: Mapping[str, Any]) -> Mapping[str, tuple[str, Hoisted]]:
+    """Returns the pictures that the text encoders of a text see."""
+    return {
+        f"{SEEN}{number}": (VISION.name, (short_digest(one), {"encoding": one}))
+        for number, one in enumerate(seen_pictures(inputs["encoding"]))
+    }
 
 
 def encode_once(reader: Reader) -> Hoisted:
@@ -101,6 +117,7 @@ def channels_once(reader: Reader) -> Hoisted | None:
     return key, {"model": reader.model, "concatenated": concatenated, "part": part}
 
 
+SEEN = "seen_"  # prefix of the inputs of a text encoder with rows of pictures
 COMPUTE, EXAMPLES = (
     f"katz_graph.models.families.shared.{module}" for module in ("compute", "examples")
 )
@@ -112,9 +129,23 @@ TEXT = Stage(
     f"{EXAMPLES}:text",
     module="encoding",
     once=encode_once,
+    first=see_first,
     recorded=False,
     holds_weights=True,
     encodes_text=True,
+    placeable=True,
+)
+VISION = Stage(
+    "vision_encoder",
+    vision_work,
+    f"{COMPUTE}:vision",
+    f"{COMPUTE}:bind_vision",
+    f"{EXAMPLES}:vision",
+    module="encoding",
+    recorded=False,
+    holds_weights=True,
+    encodes_text=True,
+    grain=16,  # 4 x 4 merged patches, a window of those towers that have windows
     placeable=True,
 )
 VAE_ENCODE, VAE_DECODE = (
@@ -138,4 +169,4 @@ WEIGH = Stage(
     rows=("strength",),
     gives=("prediction",),
 )
-STAGES = (TEXT, VAE_ENCODE, VAE_DECODE, WEIGH)
+STAGES = (VISION, TEXT, VAE_ENCODE, VAE_DECODE, WEIGH)
