@@ -60,6 +60,13 @@ def schedule(kind: Kind) -> str:
     return str(kinds()[kind].stock.schedule)
 
 
+def picture_sides(asked: Asked) -> tuple[int, int]:
+    """Returns the height and the width in pixels."""
+    factor = kinds()[asked.kind].latent.factor
+    height, width = (factor * side for side in asked.noise.shape[-2:])
+    return height, width
+
+
 def cfg(kind: Kind, guidance: float) -> float:
     """Returns a sampler's guidance: 1 if the model has a guidance embedding or no guidance."""
     return guidance if kinds()[kind].stock.embedded_guidance is None else 1.0
@@ -82,14 +89,14 @@ def region(asked: Asked, seed: int, engine: Engine) -> Region:
     begin = {
         "model": model,
         "latent_image": {"samples": torch.zeros_like(asked.noise)},
-        "sampler_name": "euler",
-        "scheduler": schedule(asked.kind),
-        "steps": asked.steps,
         "seed": seed,
     }
-    positive, negative = ((ConditioningEntry(Prompt(clip, text), **seen),) for text in asked.texts)
+    called = kinds()[asked.kind].stock
+    node, how = called.begin(asked.steps, *picture_sides(asked))
+    texts = asked.texts[0], asked.texts[1] if called.negative is None else called.negative
+    positive, negative = ((ConditioningEntry(Prompt(clip, text), **seen),) for text in texts)
     guidance = cfg(asked.kind, asked.guidance)
-    expansion = expand_sampling("StepBegin", begin, model, positive, negative, guidance)
+    expansion = expand_sampling(node, begin | how, model, positive, negative, guidance)
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
@@ -134,7 +141,7 @@ def stock(
     `asked.arguments` is set. `pipeline`: from `loaded`; by default it is loaded here.
     """
     called, noise = kinds()[asked.kind].stock, asked.noise
-    height, width = (8 * side for side in noise.shape[-2:])
+    height, width = picture_sides(asked)
     if pipeline is None:
         pipeline = loaded(asked, device, dtype)
     given = asked.arguments | {
@@ -149,7 +156,7 @@ def stock(
         noise = noise * called.euler(pipeline)
     guidance = asked.guidance if called.embedded_guidance is None else called.embedded_guidance
     given |= called.arguments(noise, guidance)
-    if called.embedded_guidance is None:
+    if called.embedded_guidance is None and called.negative is None:
         given["negative_prompt"] = asked.texts[1]
 
     def once() -> Tensor:

@@ -17,10 +17,16 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import AutoencoderKL, AutoencoderKLQwenImage, DDPMScheduler
+from diffusers import (
+    AutoencoderKL,
+    AutoencoderKLFlux2,
+    AutoencoderKLQwenImage,
+    DDPMScheduler,
+)
 from node_calls import registry
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn.functional import pixel_unshuffle
 
 from katz_graph.core.errors import KatzError
 from katz_graph.core.graph import Graph, Link, NodeCall
@@ -67,6 +73,7 @@ TRAINED: Mapping[Kind, Trained] = {
             3.1581929,
         ),
     ),
+    "klein": Trained(1.0, 0.0, 128, 7.5383248),  # e^2.02
 }
 
 
@@ -100,6 +107,12 @@ class Setting:
 
     def picture(self) -> Tensor:
         return drawn(self.trained.channels, seed=9)
+
+    def empty(self, channels: int) -> Tensor:
+        """Returns an empty latent of the model's channels, or of 4 for a picture of that size."""
+        wide = self.kind == "klein" and channels == 4  # its cells are twice as wide
+        side = 2 * SIDE if wide else SIDE
+        return torch.zeros(1, channels, side, side)
 
     def noise(self, seed: int = SEED) -> Tensor:
         return drawn(self.trained.channels, seed)
@@ -137,7 +150,7 @@ class Setting:
     def table(self) -> list[float]:
         shift = self.trained.flow
         if shift is not None:
-            count = 10_000 if self.kind in ("flux", "qwen_image", "krea2") else 1000
+            count = 10_000 if self.kind in ("flux", "qwen_image", "krea2", "klein") else 1000
             times = torch.arange(1, count + 1, dtype=torch.float64) / count
             return (shift * times / (1 + (shift - 1) * times)).tolist()
         config = json.loads((self.folder / "scheduler/scheduler_config.json").read_text())
@@ -281,7 +294,7 @@ def with_noise(family: Setting, latent: Mapping[str, Any], noise: str, level: fl
 def test_an_empty_latent_with_noise_is_noise_alone(family: Setting) -> None:
     """Zeros, with any number of channels, are no picture and are not shifted."""
     for channels in (4, family.trained.channels):
-        empty = {"samples": torch.zeros(1, channels, SIDE, SIDE)}
+        empty = {"samples": family.empty(channels)}
         assert_same(
             with_noise(family, empty, "RandomNoise", 0.8), family.restored(family.noise() * 0.8)
         )
@@ -339,7 +352,7 @@ def test_schedulers_give_the_levels_that_the_model_was_trained_on(family: Settin
 def test_turbos_levels_are_tenths_of_a_thousand_timesteps(family: Setting) -> None:
     """FLUX, Z-Image, Qwen-Image and Krea 2 have no such steps, as their times are 0 to 1."""
     levels = family.run({"out": NodeCall("SDTurboScheduler", {"model": family.model, "steps": 2})})
-    if family.kind in ("flux", "z_image", "qwen_image", "krea2"):
+    if family.kind in ("flux", "z_image", "qwen_image", "krea2", "klein"):
         with pytest.raises(KatzError, match="expected levels from 1"):
             family.samples("SamplerCustom", **custom(family, levels))
         return
@@ -427,7 +440,7 @@ def test_an_empty_latent_begins_with_noise_alone(family: Setting) -> None:
     sigmas = family.levels(2, first=0)
     start = (1 + sigmas[0] ** 2) ** 0.5 if family.trained.flow is None else 1.0
     x = family.stepped(family.noise() * start, sigmas)
-    latent = {"samples": torch.zeros(1, 4, SIDE, SIDE)}
+    latent = {"samples": family.empty(4)}
     found = family.samples("KSampler", **asked(family, seed=SEED, steps=2, latent_image=latent))
     torch.testing.assert_close(found, family.finished(x, 0.0), rtol=1e-4, atol=1e-3)
 
@@ -467,10 +480,9 @@ def test_diffusers_schedulers_are_refused_for_flows(family: Setting) -> None:
 
 @pytest.mark.defect(2)
 def test_latents_on_wires_are_the_vaes_own(family: Setting) -> None:
-    frames = family.kind in ("qwen_image", "krea2")
-    vae = (AutoencoderKLQwenImage if frames else AutoencoderKL).from_pretrained(
-        family.folder / "vae"
-    )
+    frames, packed = family.kind in ("qwen_image", "krea2"), family.kind == "klein"
+    coder = AutoencoderKLQwenImage if frames else AutoencoderKLFlux2 if packed else AutoencoderKL
+    vae = coder.from_pretrained(family.folder / "vae")
     recipe = pipeline_recipes(family.folder)[2]
     picture = torch.rand(1, 64, 64, 3, generator=torch.Generator("cpu").manual_seed(1))
     with torch.no_grad():
@@ -478,6 +490,8 @@ def test_latents_on_wires_are_the_vaes_own(family: Setting) -> None:
         latent = vae.encode(pixels[:, :, None] if frames else pixels).latent_dist.mode()
         decoded = vae.decode(latent).sample
         mean, made = (one[:, :, 0] if frames else one for one in (latent, decoded))
+        if packed:
+            mean = vae.bn.eval()(pixel_unshuffle(mean, 2))
         shown = (made.movedim(1, -1) / 2 + 0.5).clamp(0, 1)
     given = {"pixels": picture, "vae": recipe}
     mask = {"mask": torch.zeros(1, 64, 64)}

@@ -307,8 +307,8 @@ def test_weights_of_eight_bits(tmp_path, kind):
             "incomplete: ",
         ),
         (
-            "double_stream_modulation_img.lin.weight",
-            "this is a FLUX.2 checkpoint; Katz Graph runs SD1.5, SD2 and SDXL, SD3 and SD3.5",
+            "distilled_guidance_layer.0.norms.0.scale",
+            "this is a Chroma checkpoint; Katz Graph runs SD1.5, SD2 and SDXL, SD3 and SD3.5",
         ),
         (
             "lora_unet_down_blocks_0.lora_up.weight",
@@ -330,7 +330,7 @@ def test_weights_of_eight_bits(tmp_path, kind):
         (
             "something.else",
             "not a checkpoint of Stable Diffusion 1, 2 or XL, Stable Diffusion 3 or 3.5, FLUX.1, "
-            "Z-Image, HunyuanDiT, Qwen-Image or Krea 2: its tensors are called something.else",
+            "Z-Image, HunyuanDiT, Qwen-Image, Krea 2 or FLUX.2: its tensors are called something.else",
         ),
     ],
 )

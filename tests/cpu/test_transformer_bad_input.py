@@ -42,8 +42,8 @@ FAMILIES: tuple[Kind, ...] = ("flux", "z_image", "sd35", "hunyuan_dit")
 SIDE = 64  # of pictures, in pixels
 FITS = "use a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
 RUNS = (
-    "Katz Graph runs SD1.5, SD2 and SDXL, SD3 and SD3.5, FLUX.1, Z-Image, HunyuanDiT, Qwen-Image "
-    "or Krea 2"
+    "Katz Graph runs SD1.5, SD2 and SDXL, SD3 and SD3.5, FLUX.1, Z-Image, HunyuanDiT, Qwen-Image, "
+    "Krea 2 or FLUX.2"
 )
 
 torch.set_num_threads(1)
@@ -175,7 +175,6 @@ UNSUPPORTED_FAMILIES = {
     "Cosmos": ("net.x_embedder.proj.1.weight",),
     "Qwen-Image 2.1": ("txt_in.text_norm.weight", "transformer_blocks.0.attn.to_q.weight"),
     "Qwen-Image ControlNet": ("txt_norm.weight", "controlnet_x_embedder.weight"),
-    "FLUX.2": ("double_stream_modulation_img.lin.weight", "double_blocks.0.img_attn.norm.query_norm.scale"),
     "Chroma": ("distilled_guidance_layer.0.norms.0.scale", "double_blocks.0.img_attn.norm.query_norm.scale"),
     "HiDream": ("double_stream_blocks.0.block.attn1.to_q.weight",),
     "Kandinsky 5": ("visual_transformer_blocks.0.cross_attention.key_norm.weight",),
@@ -484,7 +483,7 @@ def with_lora(kind: str, path: Path, tensors: dict[str, Tensor]) -> dict[str, An
 @pytest.mark.parametrize(
     ("kind", "tensors", "words"),
     [
-        ("sd35", lora("transformer.single_transformer_blocks.0.attn.to_q"), "made for FLUX.1, not for Stable Diffusion 3 or 3.5: "),
+        ("sd35", lora("transformer.single_transformer_blocks.0.attn.to_q"), "made for FLUX.1 or FLUX.2, not for Stable Diffusion 3 or 3.5: "),
         ("flux", lora("diffusion_model.layers.0.attention.to_q"), "made for Z-Image, not for FLUX.1: "),
         ("z_image", lora("diffusion_model.joint_blocks.0.x_block.attn.proj"), "made for Stable Diffusion 3 or 3.5, not for Z-Image: "),
         ("flux", lora("transformer.transformer_blocks.0.attn.to_q", width=3072), "has shape [3072, 3072], this model [32, 32]; choose a LoRA made for it"),

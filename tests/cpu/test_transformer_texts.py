@@ -207,10 +207,10 @@ def test_each_side_gets_the_guidance_of_its_own_entry(folders: dict[Kind, Path])
 
 @pytest.mark.parametrize("kind", EACH)
 def test_half_precision_overflows_are_computed_wider(kind: Kind, folders: dict[Kind, Path]) -> None:
-    """FLUX.1, Z-Image, Qwen-Image, Krea 2, T5 and language models overflow; tests merged ones too."""
+    """FLUX, Z-Image, Qwen-Image, Krea 2, T5 and language models overflow; tests merged ones too."""
     model, clip, _ = pipeline_recipes(folders[kind])
     models = DeviceModels("cpu", torch.float16)
-    wide = kind in ("flux", "z_image", "qwen_image", "krea2")
+    wide = kind in ("flux", "z_image", "qwen_image", "krea2", "klein")
     assert models.dtype_of(model.network) == (torch.float32 if wide else torch.float16)
     for recipe in (clip, merged_clip(clip, clip, (("", 0.5, 0.5),))):
         encoders = recipe.encoders

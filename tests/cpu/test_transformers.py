@@ -18,6 +18,7 @@ from transformers_made import (
     EACH,
     KINDS,
     PROMPTS,
+    STEPS,
     forward,
     in_stages,
     inputs,
@@ -41,6 +42,8 @@ from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.sampling import table_of
 from katz_graph.testing.random_models import Kind, draw_network, kinds, make_pipeline
 from katz_graph.testing.requests import bare_context, bind, local_engine, sample
+from katz_graph.testing.stock_pipelines import Asked
+from katz_graph.testing.stock_pipelines import region as stock_region
 from katz_graph.testing.worker_threads import WorkerThreads
 
 PEFT = {  # a layer of the second block
@@ -50,6 +53,7 @@ PEFT = {  # a layer of the second block
     "hunyuan_dit": "blocks.4.attn1.to_v",  # reads block 2's
     "qwen_image": "transformer_blocks.1.attn.to_v",
     "krea2": "transformer_blocks.1.attn.to_q",
+    "klein": "transformer_blocks.1.attn.to_v",
 }
 
 LONG_PROMPTS = "a red circle above sand, " * 40, ""  # longer than some models read
@@ -246,14 +250,17 @@ def test_texts_of_other_lengths_share_no_call(
         "hunyuan_dit11",
         "qwen_image",
         "krea2",
+        "flux2",
+        "klein",
     ],
 )
 def test_a_picture_is_the_stock_pipeline_s(kind: str, tmp_path: Path) -> None:
     name: Kind = kind.partition("+")[0]
     make_pipeline(tmp_path, name, 5, with_t5="+" in kind)
     latent = torch.zeros(1, kinds()[name].latent.channels, 8, 12)
+    asked = Asked(tmp_path, name, latent, STEPS)
     with local_engine() as engine:
-        ours = sample(engine, region(tmp_path, name, latent))
+        ours = sample(engine, stock_region(asked, 7, engine))
         _, _, vae = pipeline_recipes(tmp_path)
         picture = engine.decode_latent(vae, ours, bare_context(engine))
     noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(7))

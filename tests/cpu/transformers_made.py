@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import FluxPipeline, Krea2Pipeline, QwenImagePipeline
+from diffusers import Flux2Pipeline, FluxPipeline, Krea2Pipeline, QwenImagePipeline
 from diffusers.models.embeddings import get_2d_rotary_pos_embed
 from diffusers.pipelines.hunyuandit.pipeline_hunyuandit import get_resize_crop_region_for_grid
 from torch import Tensor
@@ -36,6 +36,8 @@ KINDS: tuple[Kind, ...] = (
     "hunyuan_dit11",
     "qwen_image",
     "krea2",
+    "flux2",
+    "klein",
 )
 EACH: tuple[Kind, ...] = (
     "sd35",
@@ -44,6 +46,7 @@ EACH: tuple[Kind, ...] = (
     "hunyuan_dit",
     "qwen_image",
     "krea2",
+    "klein",
 )  # one per family
 PROMPTS, STEPS, GUIDANCE = TEXTS, 4, 4.0
 COSTED = ("transformer_embed", "transformer_blocks", "transformer_head")
@@ -91,10 +94,11 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
         or config["num_text_layers"] * config["text_hidden_dim"]
     )
     pooled = config.get("pooled_projection_dim")
+    channels = 128 if type(module).__name__.startswith("Flux2") else 16
     sides = (8, 12) if type(module).__name__.startswith("QwenImage") else (6, 10)
     x, hidden = (
         torch.randn(shape, generator=draw).to(dtype)
-        for shape in ((batch, 16, *sides), (batch, 9, width))
+        for shape in ((batch, channels, *sides), (batch, 9, width))
     )
     vector = None if pooled is None else torch.randn(batch, pooled, generator=draw).to(dtype)
     embedded_guidance = (
@@ -159,6 +163,11 @@ def forward(module: Any, step: Step, text: TextEncoding, **more: Any) -> Any:
             shapes = [[(1, height // 2, width // 2)]] * batch
             whole = module(tokens, text.hidden, None, time, shapes).sample
             return QwenImagePipeline._unpack_latents(whole, height * 8, width * 8, 8)[:, :, 0]
+        case "Flux2Transformer2DModel":
+            ids = Flux2Pipeline._prepare_latent_ids(x), Flux2Pipeline._prepare_text_ids(text.hidden)
+            tokens = Flux2Pipeline._pack_latents(x)
+            whole = module(tokens, text.hidden, time, *ids, text.guidance).sample
+            return whole.mT.reshape(x.shape)
         case "HunyuanDiT2DModel" | "HunyuanDiT2DControlNetModel" as name:
             config, first = module.config, 77
             assert text.mask is not None and text.sizes is not None

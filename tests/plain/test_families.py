@@ -33,16 +33,15 @@ WORDS = {  # file -> words of another vocabulary that it must spell
     "katz_graph/bench/together.py": {"sd3"},  # the shape that its bound is for
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
     # classes of VAEs, which several families share
-    "katz_graph/models/vae/kinds.py": {"qwen_image"},
+    "katz_graph/models/vae/kinds.py": {"flux2", "qwen_image"},
     "katz_graph/models/vae/statistics.py": {"qwen_image"},
-    "katz_graph/models/loading/single_file.py": {"flux"},  # FLUX.2, which an error names
     # values of the node AlignYourStepsScheduler
     "katz_graph/sampling/aligned.py": {"sd1", "sdxl"},
     # values of CLIP loaders' types, a widget of UNETLoader, and its folder
-    "nodes/loaders.py": {"flux", "krea2", "qwen_image", "sd3", "sdxl", "unet"},
+    "nodes/loaders.py": {"flux", "flux2", "krea2", "qwen_image", "sd3", "sdxl", "unet"},
     "nodes/model_conditioning.py": {"flux"},  # ComfyUI's menu path of FluxGuidance
     # ComfyUI's menu path of the empty latent; the space of latents with frames
-    "nodes/latent.py": {"qwen_image", "sd3"},
+    "nodes/latent.py": {"flux2", "qwen_image", "sd3"},
     "nodes/patches.py": {"unet"},  # ComfyUI's menu path of FreeU
     "nodes/denoise.py": {"unet"},  # nodes for a UNet's stages
 }

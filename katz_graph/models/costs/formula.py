@@ -18,7 +18,7 @@ from typing import Self
 from katz_graph.ir.device import Work
 
 LEVELS = 5  # maximum number of a network's resolutions
-BATCH, TOKENS = 1009, 1297  # primes, like all halves of HEIGHT and WIDTH
+BATCH, TOKENS = 1009, 3037  # primes, like all halves of HEIGHT and WIDTH
 HEIGHT, WIDTH = 24481, 109441
 
 Terms = Mapping[str, int]
@@ -27,10 +27,12 @@ Terms = Mapping[str, int]
 
 def sizes(batch: int, height: int, width: int, tokens: int) -> dict[str, int]:
     """Returns sizes by their names in formulas; height and width are the latent's. `joint`: tokens
-    of text plus 2 x 2 patches, one sequence in joint attention; at PRIMES, two times a prime.
+    of text plus 2 x 2 patches, one sequence in joint attention, and `joint_cells`: tokens of text
+    plus cells; at PRIMES, two times a prime.
     """
     joint = tokens + -(-height // 2) * -(-width // 2)
     found = {"batch": batch, "tokens": tokens, "joint": joint}
+    found["joint_cells"] = tokens + height * width
     for level in range(LEVELS):
         found |= {f"h{level}": height, f"w{level}": width}
         height, width = -(-height // 2), -(-width // 2)

@@ -80,7 +80,6 @@ CONFIGURATIONS: Mapping[EncoderKind, Callable[[Shapes], Configuration]] = {
 UNSUPPORTED_FAMILIES = {  # patterns of tensor names -> unsupported families
     r"txt_in\.individual_token_": "HunyuanVideo",
     r"distilled_guidance_layer\.": "Chroma",
-    r"(^|\.)double_stream_modulation_img\.": "FLUX.2",
     r"(^|\.)double_layers\.": "AuraFlow",
     r"\.time_stack\.": "Stable Video Diffusion",
     r"(^|\.)clip_txt_mapper\.|\.channelwise\.": "Stable Cascade",

@@ -21,7 +21,11 @@ from katz_graph.models.families.flux.controls import (
     original_controlnet_configuration,
     reads,
 )
-from katz_graph.models.families.flux.files import ORIGINAL_HINT, transformer_configuration
+from katz_graph.models.families.flux.files import (
+    ORIGINAL_HINT,
+    SHARED_MODULATION,
+    transformer_configuration,
+)
 from katz_graph.models.families.shared.controls import numbered_blocks
 from katz_graph.models.families.shared.declarations import lora_names, transformer
 from katz_graph.models.families.shared.transformer_region import draw_control
@@ -70,7 +74,7 @@ FAMILY = ModelFamily(
             prefixes=("model.diffusion_model.", ""),
             names=("double_blocks.0.img_attn.norm.query_norm.scale",),
             configure=transformer_configuration,
-            absent=(ORIGINAL_HINT,),
+            absent=(ORIGINAL_HINT, SHARED_MODULATION),
         ),
         text_encoders={
             "text_encoders.clip_l.transformer.": CLIP,

@@ -36,6 +36,7 @@ SINGLE: Mapping[str, tuple[str, ...]] = {
 }
 EMBEDDERS = {"time_in": "timestep", "vector_in": "text", "guidance_in": "guidance"}
 ORIGINAL_HINT = "pos_embed_input.weight"
+SHARED_MODULATION = "double_stream_modulation_img.lin.weight"  # of FLUX.2
 CONVOLUTIONS = ("conv_in", *(f"blocks.{number}" for number in range(6)), "conv_out")
 """diffusers' names of the convolutions over a reference's pixels. In the original code, activations
 follow all but the last.

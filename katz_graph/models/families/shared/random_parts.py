@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -102,6 +104,22 @@ def shipped(kind: EncoderKind) -> Any:
 
 
 T5_ENCODER: Encoder = (t5, lambda: shipped(T5), "T5TokenizerFast")
+
+
+def mistral_words() -> bytes:
+    """Returns a vocabulary of bytes in the format of Mistral's models, with their special words."""
+    special = {1: "<s>", 2: "</s>", 3: "[INST]", 4: "[/INST]", 11: "<pad>"}
+    special |= {17: "[SYSTEM_PROMPT]", 18: "[/SYSTEM_PROMPT]"}
+    words = [base64.b64encode(bytes([byte])).decode() for byte in range(256)]
+    model = {
+        "config": {"pattern": r" ?\w+|\s+|.", "default_vocab_size": 1256},
+        "vocab": [{"rank": rank, "token_bytes": word} for rank, word in enumerate(words)],
+        "special_tokens": [
+            {"rank": rank, "token_str": special.get(rank, f"<SPECIAL_{rank}>")}
+            for rank in range(1000)
+        ],
+    }
+    return json.dumps(model).encode()
 
 
 def vae(space: LatentSpace, upcast: bool = False) -> AutoencoderKL:

@@ -27,6 +27,7 @@ from katz_graph.models.families.shared.random_parts import (
 )
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.store import LIBRARIES
+from katz_graph.sampling.names import SamplerChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,16 @@ class Stock:
     """Returns the pipeline's arguments for noise [B, C, h, w] and a sampler's guidance."""
     schedule: str = "simple"
     """Scheduler with the same noise levels as the pipeline."""
+    levels: Callable[[int, int, int], Tensor] | None = None
+    """Returns the pipeline's noise levels for steps, and a picture's width and height in pixels, if
+    no scheduler has them.
+    """
     embedded_guidance: float | None = None
     """Guidance of the pipeline where a sampler's is 1: the model's guidance input, or none. Such
     pipelines are called without a negative prompt.
     """
+    negative: str | None = None
+    """Negative prompt of pipelines that take no other."""
     unpacked: Callable[[Tensor, int, int], Tensor] = lambda made, height, width: made
     """Returns the latent [B, C, h, w] from the pipeline's output and the picture's height and
     width.
@@ -51,6 +58,16 @@ class Stock:
     """Maps the kind of picture that an editing model reads to its pipeline and configuration
     changes.
     """
+
+    def begin(self, steps: int, height: int, width: int) -> tuple[str, dict[str, Any]]:
+        """Returns the node that begins an evaluation, and its inputs that give the pipeline's noise
+        levels for a picture of this size in pixels.
+        """
+        if self.levels is None:
+            names = {"sampler_name": "euler", "scheduler": self.schedule}
+            return "StepBegin", {**names, "steps": steps}
+        sigmas = self.levels(steps, width, height)
+        return "SigmasStepBegin", {"sampler": SamplerChoice("euler"), "sigmas": sigmas}
 
 
 SPREAD = 0.1  # standard deviation of weights
