@@ -46,6 +46,14 @@ class LatentSpace(Growing):
     def pixels(self, cells: int) -> int:
         return cells * self.factor
 
+    def shaped(self, latent: Tensor) -> Tensor:
+        """Returns a latent with the axes of the space: one frame is a picture. Raises InputError
+        for several frames in a space of pictures, and for other shapes.
+        """
+        if not self.frames:
+            return of_pictures(latent)
+        return latent if len(latent.shape) == FRAME_AXES else of_pictures(latent).unsqueeze(2)
+
     def normalised(self, latent: Tensor) -> Tensor:
         """Scales a VAE's latent [B, C, ...] to the model's range."""
         return (latent - _along(latent, self.shift)) * _along(latent, self.scale)
@@ -124,7 +132,8 @@ def of_pictures(latent: Tensor) -> Tensor:
 class LatentSamples(TypedDict, total=False):
     """A latent as in ComfyUI packs. `samples` are not multiplied by the VAE's scaling factor."""
 
-    samples: Tensor  # [B, C, h, w] in cells
-    frame_axis: bool  # set if a sampler returns its samples as [B, C, 1, h, w]
+    samples: Tensor  # [B, C, h, w] in cells, or of frames [B, C, F, h, w]
+    # whether a sampler adds or removes the axis of one frame, [B, C, 1, h, w], from its result
+    frame_axis: bool
     noise_mask: Tensor  # [B, 1, H, W], 1 = repaint
     batch_index: list[int]

@@ -218,7 +218,7 @@ class Program:
     work: Mapping[str, Work] = field(default_factory=dict)  # cost: by operation
     # cost: by operation, the key of its measured times
     keys: Mapping[str, str] = field(default_factory=dict)
-    shape: tuple[int, ...] = ()  # cost: the latent's [B, C, h, w]
+    shape: tuple[int, ...] = ()  # cost: the latent's [B, C, h, w], or [B, C, F, h, w] of frames
     # cost: by operation, the rows of its call: pictures of the latent, texts of a prompt
     rows: Mapping[str, int] = field(default_factory=dict)
     # cost: latent height and width by operation
@@ -251,6 +251,10 @@ class Program:
     instructions: Mapping[str, tuple[Instruction, ...]] = field(default_factory=dict)
     prediction: Prediction | None = None  # emit
     runs: tuple[EvaluationRun, ...] = ()  # emit: of all evaluations
+
+    def shape_at(self, operation: str) -> tuple[int, ...]:
+        """Returns the shape of an operation's part of the latent."""
+        return *self.shape[:-2], *self.cells.get(operation, self.shape[-2:])
 
 
 def reads_template(program: Program, evaluation: int) -> bool:

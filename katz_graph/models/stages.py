@@ -42,8 +42,8 @@ these plus the bytes of the step or state input; `hidden`: at least those of the
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Holds the sizes of a stage's call: latent `shape` [B, C, h, w], text `tokens`, bytes per
-    value.
+    """Holds the sizes of a stage's call: latent `shape` [B, C, h, w] or, of frames, [B, C, F, h,
+    w], text `tokens`, bytes per value.
     """
 
     shape: tuple[int, ...]
@@ -78,9 +78,9 @@ layer to the number of active ones.
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Holds a request's facts known before it runs: the latent's `shape` [B, C, h, w] and space,
-    the model's dtype, the parametrisation of its output under its sampler, and each model's noise
-    table.
+    """Holds a request's facts known before it runs: the latent's `shape` ([B, C, h, w], or [B, C,
+    F, h, w] of frames) and space, the model's dtype, the parametrisation of its output under its
+    sampler, and each model's noise table.
     """
 
     shape: tuple[int, ...]

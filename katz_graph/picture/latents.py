@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, LatentSamples
+from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, FRAME_AXES, LatentSamples
 from katz_graph.files.images import middle, resize
 from katz_graph.picture.batch import repeated, window
 
@@ -134,7 +134,8 @@ def repeat(latent: LatentSamples, amount: int) -> LatentSamples:
     mask = mask_of(latent)
     if mask is not None and len(mask) > 1:
         mask = mask.repeat(amount, 1, 1, 1)
-    longer = changed(latent, latent["samples"].repeat(amount, 1, 1, 1), mask)
+    samples = latent["samples"]
+    longer = changed(latent, samples.repeat(amount, *[1] * (samples.ndim - 1)), mask)
     indices = indices_of(latent)
     if indices is not None:
         span = max(indices) - min(indices) + 1
@@ -197,9 +198,13 @@ def _numbered(latents: Iterable[LatentSamples]) -> Iterator[LatentSamples]:
 def resample(
     samples: Tensor, width: int, height: int, method: str, crop: str = "disabled"
 ) -> Tensor:
-    """Resizes [B, C, H, W] to [B, C, height, width]. Crop `center` first crops to the new aspect
-    ratio. Method `bislerp` is defined below, others are torch's.
+    """Resizes [B, C, H, W] to [B, C, height, width], and each of the frames of [B, C, F, H, W].
+    Crop `center` first crops to the new aspect ratio. Method `bislerp` is defined below, others
+    are torch's.
     """
+    if samples.ndim == FRAME_AXES:
+        frames = [resample(one, width, height, method, crop) for one in samples.unbind(2)]
+        return torch.stack(frames, dim=2)
     if method != "bislerp":
         return resize(samples.movedim(1, -1), width, height, method, crop).movedim(-1, 1)
     if crop == "center":

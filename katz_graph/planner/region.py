@@ -9,7 +9,7 @@ from typing import Any
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.graph import Graph, Link
-from katz_graph.core.latent_space import LatentSamples, of_pictures
+from katz_graph.core.latent_space import LatentSamples
 from katz_graph.core.recipe import EditTemplate, ModelRecipe
 from katz_graph.ir.region import BEGIN, END, SLOTS, SWITCH, Operation, Previous, Ref, Region
 from katz_graph.models.family import architecture
@@ -272,15 +272,15 @@ def _topological(graph: Graph, inside: set[str]) -> tuple[str, ...]:
 
 
 def fit_latent(latent: LatentSamples, model: ModelRecipe) -> LatentSamples:
-    """Returns the latent as the model takes it: without the axis of one frame, see `as_given`. An
-    empty latent (all zeros) gets the model's channels, and its cells for the same picture. Raises
-    InputError for a non-empty latent with another channel count, and for a shape other than [B, C,
-    h, w].
+    """Returns the latent as the model takes it: [B, C, h, w], or of frames [B, C, F, h, w], with
+    or without the axis of one frame, see `as_given`. An empty latent (all zeros) gets the model's
+    channels, and its cells for the same picture. Raises InputError for a non-empty latent with
+    another channel count, and for another shape.
     """
     space, channels = model.latent, architecture(model.network).latent_channels
-    samples = latent["samples"] if space.frames else of_pictures(latent["samples"])
+    samples = space.shaped(latent["samples"])
     if samples is not latent["samples"]:
-        latent = {**latent, "samples": samples, "frame_axis": True}
+        latent = {**latent, "samples": samples, "frame_axis": not space.frames}
     if (given := samples.shape[1]) == channels:
         return latent
     if samples.any():
@@ -292,9 +292,15 @@ def fit_latent(latent: LatentSamples, model: ModelRecipe) -> LatentSamples:
 
 
 def as_given(latent: LatentSamples) -> LatentSamples:
-    """Returns a sampler's latent with the axis of one frame, if `fit_latent` removed it."""
+    """Returns a sampler's latent with the axis of one frame if `fit_latent` removed it, without the
+    axis if `fit_latent` added it.
+    """
     if "frame_axis" not in latent:
         return latent
-    given: LatentSamples = {**latent, "samples": latent["samples"].unsqueeze(2)}
+    samples = latent["samples"]
+    given: LatentSamples = {
+        **latent,
+        "samples": samples.unsqueeze(2) if latent["frame_axis"] else samples.squeeze(2),
+    }
     del given["frame_axis"]
     return given

@@ -83,7 +83,7 @@ def share_key(program: Program, variant: Variant, call: Call, views: Views) -> s
         constants,
         recipes,
         meaning,
-        program.shape[1],
+        program.shape[1:-2],
         _kinds(operation, stage.absorbs),
         cells,
         forms,
@@ -195,7 +195,7 @@ def _shapes(
     source = views.source(operation.inputs.get("features"), variant)
     made = [op for op in variant.operations if op.id == source]
     tokens = tuple(_tokens(program, one) for one in (operation, *made))
-    cells = part.cells if part else program.shape[2:]
+    cells = part.cells if part else program.shape[-2:]
     return cells, tuple(_forms(program, one) for one in (operation, *made)), tokens
 
 

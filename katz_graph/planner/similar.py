@@ -74,7 +74,7 @@ def similar_request(region: Region, dtype: str) -> SimilarRequest | str:
     key = (part_of_key(replace(begin, inputs=facts), []), sampler, tensor_digest(samples), dtype)
     model = replace(begin.inputs["model"], loras=())
     combined = [one for one in operations if not {*dict(one[-1])} & OF_NETWORKS]
-    scale = model, tuple(samples.shape[-2:]), combined, _without_loras(encoders)
+    scale = model, tuple(samples.shape[2:]), combined, _without_loras(encoders)
     relative = table.path.relative(torch.tensor(spec.sigmas[:-1], dtype=torch.float64))
     return SimilarRequest(
         digest((key, operations, encoders)),

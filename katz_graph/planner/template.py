@@ -148,6 +148,8 @@ def _details(
 def _why_none(begin: Operation, latent: Mapping[str, Any]) -> str | None:
     if latent.get("noise_mask") is None:
         return "the latent has no mask"
+    if begin.inputs["model"].latent.frames:
+        return "all tokens of latents with frames are computed"
     if gradual_mask(begin.inputs["model"].patches) is not None:
         return "DifferentialDiffusion repaints the whole picture in the end"
     if opaque_patches(begin.inputs["model"].patches):

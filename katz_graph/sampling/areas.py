@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from katz_graph.core.latent_space import FRAME_AXES
 from katz_graph.host.transfer import to_device
 from katz_graph.sampling.path import Path
 
@@ -41,7 +42,7 @@ def weigh(
     rows, columns = slice(top, top + height), slice(left, left + width)
     part = _faded(like, top, left, height, width) if mask is None else mask[..., rows, columns]
     total, weight = torch.zeros_like(like), torch.zeros_like(like[:, :1])
-    weight[..., rows, columns] = part * strength.reshape(-1, 1, 1, 1)
+    weight[..., rows, columns] = part * strength.reshape(-1, *[1] * (like.ndim - 1))
     total[..., rows, columns] = prediction * weight[..., rows, columns]
     return WeightedPrediction(total, weight)
 
@@ -93,12 +94,13 @@ def _ramp(length: int, at_start: bool, at_end: bool, device: torch.device) -> Te
 
 
 def fit_mask(mask: Tensor, latent: Tensor) -> Tensor:
-    """Fits [H, W], [B, H, W] or [B, 1, H, W] to [B', 1, h, w]: bilinear to the latent's size,
-    repeated to its batch, in its dtype and on its device.
+    """Fits [H, W], [B, H, W] or [B, 1, H, W] to [B', 1, h, w], or [B', 1, 1, h, w] for a latent of
+    frames: bilinear to the latent's size, repeated to its batch, in its dtype and on its device.
     """
     mask = to_device(mask.reshape(-1, 1, *mask.shape[-2:]).to(latent.dtype), latent.device)
     mask = interpolate(mask, size=latent.shape[-2:], mode="bilinear")
-    return mask[torch.arange(len(latent), device=mask.device) % len(mask)]
+    mask = mask[torch.arange(len(latent), device=mask.device) % len(mask)]
+    return mask.unsqueeze(2) if latent.ndim == FRAME_AXES else mask
 
 
 class LatentMask:

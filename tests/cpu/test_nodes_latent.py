@@ -93,6 +93,18 @@ def test_frames_become_samples_in_order() -> None:
         assert torch.equal(call(name, samples=flat, dim="t")["samples"], flat["samples"])
 
 
+def test_frames_are_resized_each_and_repeated_with_their_batch() -> None:
+    values = torch.randn(2, 4, 3, 8, 16)
+    frames = {"samples": values}
+    wide = call("LatentUpscale", samples=frames, width=256, height=128, upscale_method="bislerp")
+    second = {"samples": values[:, :, 1]}
+    alone = call("LatentUpscale", samples=second, width=256, height=128, upscale_method="bislerp")
+    assert wide["samples"].shape == (2, 4, 3, 16, 32)
+    assert torch.equal(wide["samples"][:, :, 1], alone["samples"])
+    twice = call("RepeatLatentBatch", samples=frames, amount=2)["samples"]
+    assert torch.equal(twice, torch.cat([values, values]))
+
+
 METHODS = ("nearest-exact", "bilinear", "area", "bicubic", "bislerp")
 
 

@@ -133,7 +133,7 @@ class LatentFormat:
         self.scale_factor = 1.0 if isinstance(space.scale, tuple) else space.scale
         self.latent_channels = space.channels
         self.spacial_downscale_ratio = space.factor
-        self.latent_dimensions = 2
+        self.latent_dimensions = 3 if space.frames else 2
 
     def process_in(self, latent: Any) -> Any:
         return self.space.normalised(latent)

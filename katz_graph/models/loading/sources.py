@@ -258,12 +258,13 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
         clip = ClipRecipe(encoders, layout=family.layout_of(encoders))
     vae = VaeRecipe(part("vae", "vae")) if holds("vae") else _no_vae(folder)
     loaded = part(network.part, "network", network.noun)
+    trained = family.training.latent(loaded)
     model = ModelRecipe(
         loaded,
         part("scheduler", "scheduler")
         if holds("scheduler") and not family.training.own_levels
         else family.training.scheduler_of(loaded),
-        family.training.latent(loaded) if vae.missing else latent_space(vae),
+        trained if vae.missing else replace(latent_space(vae), frames=trained.frames),
     )
     return model, clip, vae
 
@@ -286,7 +287,7 @@ def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     vae, clip = _no_vae(path), _no_text(path)
     if holds_vae(file):
         vae = VaeRecipe(vae_component(file, trained, training.vae_overflows(network)))
-        space = latent_space(vae)
+        space = replace(latent_space(vae), frames=trained.frames)
         if vae_kind_of(vae.vae).scaled_by_network:
             space = replace(space, shift=trained.shift)
     if holds_text_encoders(file):

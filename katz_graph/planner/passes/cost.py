@@ -55,12 +55,13 @@ def cost(
     cells = _cells(program, shape)
     rows = {name: 1 if stage_of(op).encodes_text else shape[0] for name, op in operations.items()}
 
+    sized = replace(program, shape=shape, tokens=tokens, cells=cells, rows=rows)
+
     def counted(name: str, batch: int) -> Work:
-        sizes = batch, shape[1], *cells.get(name, shape[2:])
-        return count(operations[name], sizes, tokens[name])
+        return count(operations[name], (batch, *sized.shape_at(name)[1:]), tokens[name])
 
     work = {name: counted(name, shape[0]) for name in operations}
-    sizes = {name: (shape[1], *cells.get(name, shape[2:]), tokens[name]) for name in operations}
+    sizes = {name: (*sized.shape_at(name)[1:], tokens[name]) for name in operations}
     keys = {
         name: _key(operation, sizes[name], work[name] if rows[name] == 1 else counted(name, 1))
         for name, operation in operations.items()
@@ -70,16 +71,7 @@ def cost(
         if any(device.is_gpu for device in program.target.devices)
         else {}
     )
-    return replace(
-        program,
-        shape=shape,
-        tokens=tokens,
-        cells=cells,
-        work=work,
-        keys=keys,
-        rows=rows,
-        unprepared=reasons,
-    )
+    return replace(sized, work=work, keys=keys, unprepared=reasons)
 
 
 def _key(operation: Operation, sizes: tuple[int, ...], work: Work) -> str:
@@ -117,14 +109,14 @@ def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int
     for variant in program.variants:
         for operation in variant.operations:
             part = views.part(operation, variant)
-            cells[operation.id] = part.cells if part else (shape[2], shape[3])
+            cells[operation.id] = part.cells if part else (shape[-2], shape[-1])
     return cells
 
 
 def count_work(
     operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int, counts: Counts
 ) -> Work:
-    """Counts the work of one operation for a latent [B, C, h, w] and a text of `tokens` tokens;
+    """Counts the work of one operation for a latent of this shape and a text of `tokens` tokens;
     none if it is negligible.
 
     Raises InputError for an undeclared stage.
@@ -207,8 +199,4 @@ class ValueSizes:
         return self._latent(name) * (EXACT + self._model_bytes)
 
     def _latent(self, name: str) -> float:
-        return float(
-            prod(
-                (*self._program.shape[:2], *self._program.cells.get(name, self._program.shape[2:]))
-            )
-        )
+        return float(prod(self._program.shape_at(name)))

@@ -342,9 +342,7 @@ class _Layers:
 
     def _work(self, operation: Operation) -> LayeredWork:
         program = self._program
-        batch, channels = program.shape[:2]
-        shape = batch, channels, *program.cells.get(operation.id, program.shape[2:])
-        tokens = program.tokens[operation.id]
+        shape, tokens = program.shape_at(operation.id), program.tokens[operation.id]
         return self._count(operation, shape, tokens, self._template.active)
 
 

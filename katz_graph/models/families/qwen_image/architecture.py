@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.recipe import (
     Component,
     ConditioningEntry,
@@ -51,6 +52,11 @@ def transformer_architecture(part: Component) -> Architecture:
         text_width=config_value(part, "joint_attention_dim", int, 3584),
         pooled_width=None,
     )
+
+
+def latent_of(network: Component) -> LatentSpace:
+    """Returns the space of a network's latents: with frames if it was trained on layers."""
+    return replace(LATENT, frames=True) if config(network).get("use_layer3d_rope") else LATENT
 
 
 def complete(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from katz_graph.core.recipe import TextLayout
 from katz_graph.models.families.qwen_image.architecture import (
-    LATENT,
     MU,
     TRANSFORMER,
     complete,
+    latent_of,
     transformer_architecture,
 )
 from katz_graph.models.families.qwen_image.files import transformer_configuration
@@ -45,7 +45,7 @@ FAMILY = ModelFamily(
         convert=f"{FOLDER}.files:converted",
     ),
     training=Training(
-        latent=lambda _: LATENT,
+        latent=latent_of,
         noise=lambda _: shifted_flow(MU),
         multiplier=1.0,
         own_levels=True,

@@ -31,10 +31,10 @@ UNPOOLED = (
 
 
 def bind_text(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    (batch, _, height, width), guidance = loop.shape, inputs["guidance"]
+    guidance = inputs["guidance"]
     return {
-        "batch": batch,
-        "size": tuple(map(loop.latent.pixels, (height, width))),
+        "batch": loop.shape[0],
+        "size": tuple(map(loop.latent.pixels, loop.shape[-2:])),
         "encoding": inputs["encoding"],
         "guidance": None if guidance is None else torch.tensor([guidance]),
     }

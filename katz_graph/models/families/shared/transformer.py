@@ -63,7 +63,7 @@ def bind_fixed(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     seen: References | None = inputs["references"]
     latents = [] if seen is None else [latent.pixels for latent in seen.latents]
     return {
-        "cells": inputs["cells"] or loop.shape[2:],
+        "cells": (*loop.shape[2:-2], *(inputs["cells"] or loop.shape[-2:])),
         "before": len(_kinds(inputs)),
         "latents": tuple(
             repeated(loop.latent.normalised(one), loop.shape[0]).to(loop.dtype) for one in latents
@@ -100,7 +100,7 @@ def channels(module: None, given: Mapping[str, Any]) -> Outputs:
 
 def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     """Resizes a reference image to the picture, or to the operation's part of it."""
-    height, width = map(loop.latent.pixels, inputs["cells"] or loop.shape[2:])
+    height, width = map(loop.latent.pixels, inputs["cells"] or loop.shape[-2:])
     part = inputs["control_net"].control_net
     check_vae(part, inputs.get("vae"), loop.latent)  # explicit regions were not checked before
     stack = import_module(family_of(part).network.stack)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -53,11 +54,12 @@ def _work(name: str) -> Callable[[Mapping[str, Any], Extent, WorkCounts], Work]:
 
 
 def _sizes(inputs: Mapping[str, Any], extent: Extent) -> Sized:
-    batch, _, height, width = extent.shape
+    batch, _, *frames, height, width = extent.shape
     first, last = inputs.get("first_block", 0), inputs.get("last_block", -1)
     if "block" in inputs:
         first = last = inputs["block"]
-    return Sized(batch, height, width, extent.tokens, first, None if last == -1 else last)
+    rows = height * math.prod(frames)  # of tokens: frames are one below the other
+    return Sized(batch, rows, width, extent.tokens, first, None if last == -1 else last)
 
 
 def _passed_over(inputs: Mapping[str, Any]) -> tuple[int, ...]:
