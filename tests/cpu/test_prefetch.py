@@ -211,10 +211,10 @@ def test_the_network_is_read_while_texts_are_encoded(
     order: list[str] = []
     encode, load = DeviceModels.encode_text, Residents._loaded
 
-    def encode_text(self: DeviceModels, encoding: Any) -> Any:
+    def encode_text(self: DeviceModels, *given: Any) -> Any:
         assert network_read.wait(20)
         order.append("encode")
-        return encode(self, encoding)
+        return encode(self, *given)
 
     def loaded(self: Residents, wanted: Loadable) -> Any:
         is_network = "unet" in wanted.files[-1].path

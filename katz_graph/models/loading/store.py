@@ -178,7 +178,10 @@ def loadable(
     place = torch.device(device)
 
     def stored() -> Mapping[str, Format]:
-        return NO_FORMATS if widens else _explained(part, partial(formats, part))
+        if widens:
+            return NO_FORMATS
+        check_unchanged(*part.files)
+        return _explained(part, partial(formats, part))
 
     return Loadable(
         (part, str(place), dtype),
