@@ -177,9 +177,9 @@ def with_mask(
     )[..., 0]
 
 
-def whole_cells(node: Node, picture: Tensor, vae: Vae, context: Context) -> Tensor:
-    """Crops a picture [B, H, W, C] around its centre to whole cells of the VAE's latents. Raises
-    InputError if it is smaller than one cell.
+def whole_cells(node: Node, picture: Tensor, vae: Vae, context: Context | None = None) -> Tensor:
+    """Crops a picture [B, H, W, C] around its centre to whole cells of the VAE's latents, and warns
+    a context. Raises InputError if the picture is smaller than one cell.
     """
     name, cell, (height, width) = type(node).__name__, latent_space(vae).factor, picture.shape[1:3]
     if height < cell or width < cell:
@@ -187,7 +187,7 @@ def whole_cells(node: Node, picture: Tensor, vae: Vae, context: Context) -> Tens
             f"{name}: the picture is {width}x{height}, expected at least {cell}x{cell}"
         )
     high, wide = height - height % cell, width - width % cell
-    if (high, wide) != (height, width):
+    if context is not None and (high, wide) != (height, width):
         context.warn(
             f"{name}: {width}x{height} is not a multiple of {cell}; cropping to {wide}x{high}"
         )

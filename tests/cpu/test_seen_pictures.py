@@ -27,6 +27,7 @@ from katz_graph.models.text.kinds import QWEN2_5_VL, QWEN3_VL
 from katz_graph.models.text.pictures import grid, seen_pictures, sight_of, tower_of
 from katz_graph.models.text.tokens import prompt_length
 from katz_graph.models.text.vision import patches
+from katz_graph.testing.stand_ins.formats import Files, write
 
 WORDS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VISION = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
@@ -209,6 +210,31 @@ def test_single_files_contain_the_vision_tower(
     whole = CHAT.with_pictures.format(BLOCK + "a cube")
     *_, last, _ = expected(stock[name], clip, whole, pictures)
     assert torch.equal(encoded(Prompt(clip, "a cube", pictures=pictures)), last)
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+@pytest.mark.parametrize("kind", ["int8_tensorwise", "float8_e4m3fn", "fp8"])
+def test_eight_bit_files_give_the_states_of_wide_ones(
+    name: str, kind: str, places: Path, tmp_path: Path
+) -> None:
+    tensors = load_file(places / f"{name}.safetensors")
+    if kind == "fp8":  # without scales
+        paths = tmp_path / "scaled.safetensors", tmp_path / "wide.safetensors"
+        write(paths[0], tensors, "fp8")
+        save_file({key: one.float() for key, one in load_file(paths[0]).items()}, paths[1])
+    else:
+        files, rotated = Files(tensors, "comfy_quant"), 4 if kind == "int8_tensorwise" else 0
+        for key, one in tensors.items():
+            if "visual" in key and one.ndim == 2 and "embed" not in key:
+                files.store(key.removesuffix(".weight"), kind, rotated=rotated)
+        paths = files.save(tmp_path)
+    words = loaded(places / name).encoders[0].tokenizer
+    clips = (clip_recipe([path], layout=CHAT) for path in paths)
+    clips = (replace(one, encoders=(replace(one.encoders[0], tokenizer=words),)) for one in clips)
+    scaled, wide = (
+        encoded(Prompt(clip, "a cube", pictures=(picture(120, 150),))) for clip in clips
+    )
+    assert torch.equal(scaled, wide) and torch.isfinite(wide).all()
 
 
 def test_the_vision_tower_is_loaded_for_pictures_alone(places: Path) -> None:
