@@ -325,10 +325,12 @@ class DeviceModels(ResidentHooks):
         """Encodes a prompt, or copies its cached encoding: equal recipes give equal numbers."""
         known = self._texts.get(prompt)
         if known is not None:
-            return TextEncoding(**{name: one.clone() for name, one in known.items()})
+            parts: dict[str, Any] = {name: one.clone() for name, one in known.items()}
+            return TextEncoding(**parts | {"slots": tuple(parts["slots"].tolist())})
         made = self._encoded(prompt, rows)
-        parts = {name: getattr(made, name) for name in field_names(TextEncoding)}
-        self._keep_text(prompt, {name: one for name, one in parts.items() if one is not None})
+        each = {name: getattr(made, name) for name in field_names(TextEncoding)}
+        tensors = {name: one for name, one in each.items() if isinstance(one, Tensor)}
+        self._keep_text(prompt, tensors | {"slots": torch.tensor(made.slots, dtype=torch.int64)})
         return made
 
     def _encoded(self, prompt: Prompt, rows: Mapping[SeenPicture, PictureRows]) -> TextEncoding:

@@ -68,6 +68,7 @@ class TextEncoding:
     sizes: Tensor | None = None
     guidance: Tensor | None = None  # [B]: guidance embedding input of a distilled model
     mask: Tensor | None = None  # [B, T] bool: false for padding tokens; None: no padding
+    slots: tuple[int, ...] = ()  # the tokens that are vision tokens of pictures, in order
 
 
 @dataclass(frozen=True, slots=True)

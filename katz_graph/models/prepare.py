@@ -82,6 +82,7 @@ def _unsupported(becomes: type, block: nn.Module) -> str:
 ATTENTION = "diffusers.models.attention_processor:Attention"
 FLUX = "diffusers.models.transformers.transformer_flux"
 KREA2 = "diffusers.models.transformers.transformer_krea2"
+QWEN_IMAGE_21 = "diffusers.models.transformers.transformer_qwenimage21"
 Z_IMAGE = "diffusers.models.transformers.transformer_z_image"
 Z_IMAGE_CONTROL = "diffusers.models.controlnets.controlnet_z_image"
 T5_BLOCKS = ("LayerNorm", "Attention", "DenseGatedActDense", "Block")
@@ -108,6 +109,8 @@ PREPARED: Mapping[str, str] = {
         ),
         f"{KREA2}:Krea2Attention": "krea2:PreparedKrea2Attention",
         f"{KREA2}:Krea2SwiGLU": "krea2:PreparedKrea2SwiGLU",
+        f"{QWEN_IMAGE_21}:QwenImage21SwiGLUFeedForward": "qwen_image_21:PreparedFeedForward",
+        f"{QWEN_IMAGE_21}:QwenImage21TransformerBlock": "qwen_image_21:PreparedBlock",
         "diffusers.models.attention:JointTransformerBlock": "sd3:PreparedJointBlock",
         "diffusers.models.transformers.transformer_sd3:SD3SingleTransformerBlock": (
             "sd3:PreparedSD3SingleBlock"

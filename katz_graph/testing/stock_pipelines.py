@@ -174,7 +174,7 @@ def loaded(asked: Asked, device: torch.device | None, dtype: torch.dtype) -> Any
     or editing class if the request has a picture.
     """
     made = kinds()[asked.kind]
-    parts: dict[str, Any] = {}
+    parts: dict[str, Any] = made.stock.parts(asked.folder)
     name = made.pipeline
     if asked.shown in made.stock.editing:
         name, _ = made.stock.editing[asked.shown]

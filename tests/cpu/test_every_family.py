@@ -21,6 +21,7 @@ from diffusers import (
     AutoencoderKL,
     AutoencoderKLFlux2,
     AutoencoderKLQwenImage,
+    AutoencoderKLQwenImage21,
     DDPMScheduler,
 )
 from node_calls import registry
@@ -56,23 +57,30 @@ class Trained:
     predicts_v: bool = False
 
 
-# diffusers has the published values as defaults
-STATISTICS = inspect.signature(AutoencoderKLQwenImage.__init__).parameters
+VAES: Mapping[Kind, Any] = {
+    "qwen_image": AutoencoderKLQwenImage,
+    "krea2": AutoencoderKLQwenImage,
+    "qwen_image_21": AutoencoderKLQwenImage21,
+}
+"""VAEs of frames."""
+
+
+def of_statistics(kind: Kind, channels: int, flow: float) -> Trained:
+    """Takes the published values, which are diffusers' defaults."""
+    published = inspect.signature(VAES[kind].__init__).parameters
+    scale = tuple(1 / one for one in published["latents_std"].default)
+    return Trained(scale, tuple(published["latents_mean"].default), channels, flow)
+
+
 TRAINED: Mapping[Kind, Trained] = {
     "sd1": Trained(0.18215),
     "sd35": Trained(1.5305, 0.0609, 16, 3.0),
     "flux": Trained(0.3611, 0.1159, 16, 3.1581929),  # e^1.15
     "z_image": Trained(0.3611, 0.1159, 16, 3.0),
     "hunyuan_dit": Trained(0.13025, predicts_v=True),
-    **dict.fromkeys(
-        ("qwen_image", "krea2"),
-        Trained(
-            tuple(1 / one for one in STATISTICS["latents_std"].default),
-            tuple(STATISTICS["latents_mean"].default),
-            16,
-            3.1581929,
-        ),
-    ),
+    "qwen_image": of_statistics("qwen_image", 16, 3.1581929),
+    "krea2": of_statistics("krea2", 16, 3.1581929),
+    "qwen_image_21": of_statistics("qwen_image_21", 64, 1.9937155),  # e^0.69
     "klein": Trained(1.0, 0.0, 128, 7.5383248),  # e^2.02
 }
 
@@ -110,8 +118,8 @@ class Setting:
 
     def empty(self, channels: int) -> Tensor:
         """Returns an empty latent of the model's channels, or of 4 for a picture of that size."""
-        wide = self.kind == "klein" and channels == 4  # its cells are twice as wide
-        side = 2 * SIDE if wide else SIDE
+        # an EmptyLatentImage has cells of 8 pixels
+        side = SIDE * self.model.latent.factor // 8 if channels == 4 else SIDE
         return torch.zeros(1, channels, side, side)
 
     def noise(self, seed: int = SEED) -> Tensor:
@@ -150,7 +158,7 @@ class Setting:
     def table(self) -> list[float]:
         shift = self.trained.flow
         if shift is not None:
-            count = 10_000 if self.kind in ("flux", "qwen_image", "krea2", "klein") else 1000
+            count = 10_000 if self.kind in ("flux", "klein", *VAES) else 1000
             times = torch.arange(1, count + 1, dtype=torch.float64) / count
             return (shift * times / (1 + (shift - 1) * times)).tolist()
         config = json.loads((self.folder / "scheduler/scheduler_config.json").read_text())
@@ -293,10 +301,10 @@ def with_noise(family: Setting, latent: Mapping[str, Any], noise: str, level: fl
 @pytest.mark.defect(2)
 def test_an_empty_latent_with_noise_is_noise_alone(family: Setting) -> None:
     """Zeros, with any number of channels, are no picture and are not shifted."""
-    for channels in (4, family.trained.channels):
-        empty = {"samples": family.empty(channels)}
+    for latent in map(family.empty, (4, family.trained.channels)):
         assert_same(
-            with_noise(family, empty, "RandomNoise", 0.8), family.restored(family.noise() * 0.8)
+            with_noise(family, {"samples": latent}, "RandomNoise", 0.8),
+            family.restored(family.noise() * 0.8),
         )
 
 
@@ -352,7 +360,7 @@ def test_schedulers_give_the_levels_that_the_model_was_trained_on(family: Settin
 def test_turbos_levels_are_tenths_of_a_thousand_timesteps(family: Setting) -> None:
     """FLUX, Z-Image, Qwen-Image and Krea 2 have no such steps, as their times are 0 to 1."""
     levels = family.run({"out": NodeCall("SDTurboScheduler", {"model": family.model, "steps": 2})})
-    if family.kind in ("flux", "z_image", "qwen_image", "krea2", "klein"):
+    if family.kind in ("flux", "z_image", "klein", *VAES):
         with pytest.raises(KatzError, match="expected levels from 1"):
             family.samples("SamplerCustom", **custom(family, levels))
         return
@@ -480,11 +488,13 @@ def test_diffusers_schedulers_are_refused_for_flows(family: Setting) -> None:
 
 @pytest.mark.defect(2)
 def test_latents_on_wires_are_the_vaes_own(family: Setting) -> None:
-    frames, packed = family.kind in ("qwen_image", "krea2"), family.kind == "klein"
-    coder = AutoencoderKLQwenImage if frames else AutoencoderKLFlux2 if packed else AutoencoderKL
+    frames, packed = family.kind in VAES, family.kind == "klein"
+    coder = VAES.get(family.kind, AutoencoderKLFlux2 if packed else AutoencoderKL)
     vae = coder.from_pretrained(family.folder / "vae")
     recipe = pipeline_recipes(family.folder)[2]
     picture = torch.rand(1, 64, 64, 3, generator=torch.Generator("cpu").manual_seed(1))
+    if family.kind == "qwen_image_21":  # opaque pictures
+        picture = torch.nn.functional.pad(picture, (0, 1), value=1.0)
     with torch.no_grad():
         pixels = picture.movedim(-1, 1) * 2 - 1
         latent = vae.encode(pixels[:, :, None] if frames else pixels).latent_dist.mode()

@@ -48,6 +48,7 @@ MODELS: Mapping[str, tuple[str, tuple[Mapping[str, Any], ...]]] = {
     "hunyuan_dit": ("hunyuan_dit", (BERT, MT5)),
     "qwen_image": ("qwen_image", ()),
     "krea2": ("krea2", ()),
+    "qwen_image_21": ("qwen_image_21", ()),
     "sd1": ("", (CLIP_L,)),
     "sd2": ("", (CLIP_H,)),
     "sdxl": ("", (CLIP_L, CLIP_G)),
@@ -61,6 +62,7 @@ CLASSES = {
     "hunyuan_dit": "HunyuanDiT2DModel",
     "qwen_image": "QwenImageTransformer2DModel",
     "krea2": "Krea2Transformer2DModel",
+    "qwen_image_21": "QwenImage21Transformer2DModel",
 }
 DIFFERENCES = ("diff", "diff_b", "w_norm", "b_norm")
 LEVELS = ("text_model.", "model.")

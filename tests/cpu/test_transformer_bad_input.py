@@ -43,7 +43,7 @@ SIDE = 64  # of pictures, in pixels
 FITS = "use a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
 RUNS = (
     "Katz Graph runs SD1.5, SD2 and SDXL, SD3 and SD3.5, FLUX.1, Z-Image, HunyuanDiT, Qwen-Image, "
-    "Krea 2 or FLUX.2"
+    "Krea 2, FLUX.2 or Qwen-Image 2.1"
 )
 
 torch.set_num_threads(1)
@@ -173,7 +173,6 @@ UNSUPPORTED_FAMILIES = {
     "Mochi": ("t5_yproj.weight", "blocks.0.attn.qkv_x.weight"),
     "CogVideoX": ("patch_embed.text_proj.weight", "transformer_blocks.0.norm1.linear.weight"),
     "Cosmos": ("net.x_embedder.proj.1.weight",),
-    "Qwen-Image 2.1": ("txt_in.text_norm.weight", "transformer_blocks.0.attn.to_q.weight"),
     "Qwen-Image ControlNet": ("txt_norm.weight", "controlnet_x_embedder.weight"),
     "Chroma": ("distilled_guidance_layer.0.norms.0.scale", "double_blocks.0.img_attn.norm.query_norm.scale"),
     "HiDream": ("double_stream_blocks.0.block.attn1.to_q.weight",),

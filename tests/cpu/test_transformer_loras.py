@@ -55,6 +55,7 @@ EACH: tuple[Kind, ...] = (  # one per family
     "hunyuan_dit",
     "qwen_image",
     "krea2",
+    "qwen_image_21",
 )
 RANK, STRENGTH = 3, 0.7
 QKV, ADDED = ("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj")
@@ -144,6 +145,26 @@ LAYERS: Mapping[Kind, Mapping[str, tuple[str, ...]]] = {
         "txtmlp.1": ("txt_in.linear_1",),
         "last.linear": ("final_layer.linear",),
     },
+    "qwen_image_21": {
+        "transformer_blocks.1.img_mlp.gate_up": (
+            "transformer_blocks.1.img_mlp.gate_layer",
+            "transformer_blocks.1.img_mlp.proj",
+        )
+    }
+    | {
+        name: (name,)
+        for name in (
+            "transformer_blocks.0.img_mlp.proj",
+            "transformer_blocks.0.img_mlp.gate_layer",
+            "transformer_blocks.2.img_mlp.out",
+            *(f"transformer_blocks.0.attn.{layer}" for layer in (*QKV, "to_out.0")),
+            "img_in",
+            "txt_in.in_layer",
+            "modulation.1",
+            "norm_out.linear",
+            "proj_out",
+        )
+    },
 }
 """Maps original layer names of small transformers to diffusers'."""
 SWAPPED = {
@@ -153,6 +174,7 @@ SWAPPED = {
     "hunyuan_dit": ("final_layer.adaLN_modulation.1",),
     "qwen_image": (),
     "krea2": (),
+    "qwen_image_21": (),
 }
 
 torch.set_num_threads(1)
@@ -721,6 +743,7 @@ TITLES = {
     "hunyuan_dit": "HunyuanDiT",
     "qwen_image": "Qwen-Image",
     "krea2": "Krea 2",
+    "qwen_image_21": "Qwen-Image 2.1",
 }
 
 

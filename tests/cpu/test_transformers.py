@@ -54,6 +54,7 @@ PEFT = {  # a layer of the second block
     "qwen_image": "transformer_blocks.1.attn.to_v",
     "krea2": "transformer_blocks.1.attn.to_q",
     "klein": "transformer_blocks.1.attn.to_v",
+    "qwen_image_21": "transformer_blocks.1.attn.to_v",
 }
 
 LONG_PROMPTS = "a red circle above sand, " * 40, ""  # longer than some models read
@@ -229,7 +230,13 @@ def test_texts_of_other_lengths_share_no_call(
     made = []
     for batching in (False, True, None):
         with local_engine(batching=batching, cache=costs) as engine:
-            one = region(folders[kind], kind, torch.zeros(1, 16, 8, 8), cfg=4.0, texts=texts)
+            one = region(
+                folders[kind],
+                kind,
+                torch.zeros(1, kinds()[kind].latent.channels, 8, 8),
+                cfg=4.0,
+                texts=texts,
+            )
             made.append(sample(engine, one))
     for other in made[1:]:
         assert (other - made[0]).abs().max() <= 2e-5 * made[0].abs().max()
@@ -252,6 +259,7 @@ def test_texts_of_other_lengths_share_no_call(
         "krea2",
         "flux2",
         "klein",
+        "qwen_image_21",
     ],
 )
 def test_a_picture_is_the_stock_pipeline_s(kind: str, tmp_path: Path) -> None:
@@ -289,7 +297,9 @@ def test_a_picture_under_the_pipeline_s_own_scheduler_is_its_own(
 def test_any_placement_gives_the_same_bits(
     kind: Kind, folders: dict[Kind, Path], costs: Path
 ) -> None:
-    wanted_region = region(folders[kind], kind, torch.zeros(1, 16, 8, 8), cfg=4.0)
+    wanted_region = region(
+        folders[kind], kind, torch.zeros(1, kinds()[kind].latent.channels, 8, 8), cfg=4.0
+    )
     with local_engine(batching=False, cache=costs) as engine:
         wanted = sample(engine, wanted_region)
     workers = [WorkerConfig(f"cpu:{number}") for number in range(2)]
@@ -315,7 +325,11 @@ def test_both_sides_in_one_call_agree_with_each_alone(
 ) -> None:
     same_length = ("a red circle", "a blue circle")
     wanted_region = region(
-        folders[kind], kind, torch.zeros(2, 16, 8, 8), cfg=4.0, texts=same_length
+        folders[kind],
+        kind,
+        torch.zeros(2, kinds()[kind].latent.channels, 8, 8),
+        cfg=4.0,
+        texts=same_length,
     )
     made = []
     for batching in (False, True):
@@ -328,9 +342,11 @@ def test_both_sides_in_one_call_agree_with_each_alone(
 def test_blocks_drawn_by_hand_in_two_groups_give_the_same_bits(
     kind: Kind, folders: dict[Kind, Path]
 ) -> None:
-    whole = region(folders[kind], kind, torch.zeros(1, 16, 8, 8), cfg=1.0)
+    space = kinds()[kind].latent
+    whole = region(folders[kind], kind, torch.zeros(1, space.channels, 8, 8), cfg=1.0)
     begin = {name: value for name, value in whole.begin.inputs.items() if value is not None}
-    begin["latent_image"] = {"samples": torch.zeros(1, 4, 8, 8)}  # of an EmptyLatentImage
+    # of an EmptyLatentImage
+    begin["latent_image"] = {"samples": torch.zeros(1, 4, space.factor, space.factor)}
     embed = next(one for one in whole.operations if one.stage == "transformer_embed")
     text = embed.inputs["conditioning"]
     step, common = Link("begin", 0), {"model": begin["model"], "conditioning": text}
@@ -365,7 +381,7 @@ def test_a_lora_in_peft_s_names_acts_as_its_weights_do(
     tensors = load_file(weights)
     tensors[f"{layer}.weight"] += 0.5 * (up @ down)
     save_file(tensors, weights, {"format": "pt"})
-    latent = torch.zeros(1, 16, 8, 8)
+    latent = torch.zeros(1, kinds()[kind].latent.channels, 8, 8)
     lora = Lora(file_identity(tmp_path / "lora.safetensors"), 0.5)
     with local_engine() as engine:
         plain = sample(engine, region(folder, kind, latent))

@@ -38,6 +38,7 @@ KINDS: tuple[Kind, ...] = (
     "krea2",
     "flux2",
     "klein",
+    "qwen_image_21",
 )
 EACH: tuple[Kind, ...] = (
     "sd35",
@@ -47,6 +48,7 @@ EACH: tuple[Kind, ...] = (
     "qwen_image",
     "krea2",
     "klein",
+    "qwen_image_21",
 )  # one per family
 PROMPTS, STEPS, GUIDANCE = TEXTS, 4, 4.0
 COSTED = ("transformer_embed", "transformer_blocks", "transformer_head")
@@ -91,10 +93,12 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
     width = (
         config.get("joint_attention_dim")
         or config.get("cap_feat_dim")
+        or config.get("context_in_dim")
         or config["num_text_layers"] * config["text_hidden_dim"]
     )
     pooled = config.get("pooled_projection_dim")
-    channels = 128 if type(module).__name__.startswith("Flux2") else 16
+    wider = {"Flux2Transformer2DModel": 128, "QwenImage21Transformer2DModel": 64}
+    channels = wider.get(type(module).__name__, 16)
     sides = (8, 12) if type(module).__name__.startswith("QwenImage") else (6, 10)
     x, hidden = (
         torch.randn(shape, generator=draw).to(dtype)
@@ -168,6 +172,13 @@ def forward(module: Any, step: Step, text: TextEncoding, **more: Any) -> Any:
             tokens = Flux2Pipeline._pack_latents(x)
             whole = module(tokens, text.hidden, time, *ids, text.guidance).sample
             return whole.mT.reshape(x.shape)
+        case "QwenImage21Transformer2DModel":
+            rows = x.flatten(2).transpose(1, 2)
+            slots = torch.zeros(batch, text.hidden.shape[1] + rows.shape[1] // 4, dtype=torch.bool)
+            slots[:, text.hidden.shape[1] :] = True
+            shapes = [[(1, height, width)]] * batch
+            whole = module(rows, text.hidden, time, shapes, slots).sample[:, -rows.shape[1] :]
+            return whole.transpose(1, 2).reshape(x.shape)
         case "HunyuanDiT2DModel" | "HunyuanDiT2DControlNetModel" as name:
             config, first = module.config, 77
             assert text.mask is not None and text.sizes is not None

@@ -33,8 +33,8 @@ WORDS = {  # file -> words of another vocabulary that it must spell
     "katz_graph/bench/together.py": {"sd3"},  # the shape that its bound is for
     "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
     # classes of VAEs, which several families share
-    "katz_graph/models/vae/kinds.py": {"flux2", "qwen_image"},
-    "katz_graph/models/vae/statistics.py": {"qwen_image"},
+    "katz_graph/models/vae/kinds.py": {"flux2", "qwen_image", "qwen_image_21"},
+    "katz_graph/models/vae/statistics.py": {"qwen_image", "qwen_image_21"},
     # values of the node AlignYourStepsScheduler
     "katz_graph/sampling/aligned.py": {"sd1", "sdxl"},
     # values of CLIP loaders' types, a widget of UNETLoader, and its folder

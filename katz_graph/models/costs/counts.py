@@ -61,7 +61,7 @@ class Counts:
                 row, batch = min(whole, tokens), batch * -(-tokens // whole)
             else:
                 row = -(-tokens // of.grain) * of.grain
-        elif _is_tiny(config, sizes) or _token_multiple(config) > 1:
+        elif _is_tiny(config, sizes) or not _has_formulas(config):
             from katz_graph.models.costs.stage_cost import stage_work
 
             return stage_work(config, stage, sizes, value_bytes)
@@ -150,6 +150,12 @@ def _token_multiple(config: Mapping[str, Any]) -> int:
     """Returns n if token counts are padded to multiples of n; 1 without padding."""
     family = family_of_class(config.get("_class_name"))
     return 1 if family is None else family.network.token_multiple
+
+
+def _has_formulas(config: Mapping[str, Any]) -> bool:
+    """Returns whether a network's work is a formula of the sizes."""
+    family = family_of_class(config.get("_class_name"))
+    return family is None or family.network.formulas
 
 
 @lru_cache(maxsize=1)

@@ -4,6 +4,7 @@ diffusers and transformers. Uses diffusers' converters for single files if avail
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -145,6 +146,8 @@ def tensors(part: Component, module: Any) -> dict[str, Tensor]:
     found = _under_names_of(module, part, _tensors(part, next(module.parameters()).dtype))
     if module.__module__.startswith("transformers"):
         found |= _text_buffers(module)
+    else:
+        found = _library_buffers(module) | found
     _check(part, type(module).__name__, found, module)
     return found
 
@@ -206,6 +209,19 @@ def _text_buffers(module: Any) -> dict[str, Tensor]:
             compute = getattr(rotary, "compute_default_rope_parameters", None)
             compute = compute or rotary.compute_axial_rope_parameters
             found[name], _ = compute(module.config)
+    return found
+
+
+def _library_buffers(module: Any) -> dict[str, Tensor]:
+    """Computes the buffers that files of a diffusers module lack: builds the submodules that have
+    some a second time, on the CPU, from their attributes with the names of arguments.
+    """
+    found: dict[str, Tensor] = {}
+    for path, one in module.named_modules():
+        if names := one._non_persistent_buffers_set:
+            asked = inspect.signature(type(one)).parameters
+            made = type(one)(**{name: getattr(one, name) for name in asked if hasattr(one, name)})
+            found |= {f"{path}.{name}".lstrip("."): made.get_buffer(name) for name in names}
     return found
 
 

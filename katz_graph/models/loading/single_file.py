@@ -85,7 +85,6 @@ UNSUPPORTED_FAMILIES = {  # patterns of tensor names -> unsupported families
     r"(^|\.)clip_txt_mapper\.|\.channelwise\.": "Stable Cascade",
     r"(^|\.)head\.modulation$": "Wan",
     r"(^|\.)patchify_proj\.": "LTX-Video",
-    r"(^|\.)txt_in\.text_norm\.": "Qwen-Image 2.1",
     r"(?s)\A(?=.*(^|\.)txt_norm\.)(?=.*(^|\.)controlnet_x_embedder\.)": "Qwen-Image ControlNet",
     r"(^|\.)adaln_single\.": "PixArt",
     r"(^|\.)net\.x_embedder\.": "Cosmos",

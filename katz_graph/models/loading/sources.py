@@ -72,6 +72,8 @@ HUB_FILES = (
 )
 HUB_LEFT_OUT = ("*.non_ema.*", "safety_checker/*", "feature_extractor/*")
 TEXT_LOADERS = "use CLIPLoader, DualCLIPLoader or TripleCLIPLoader"
+TOKENIZERS = "tokenizer", "processor"
+"""Folders of a pipeline with a tokenizer; a processor has one of texts with pictures."""
 DIFFERENCES = "difference"  # empty tensor that marks a file of differences
 
 
@@ -248,7 +250,7 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     encoders = tuple(
         text_encoder(
             part(f"text_encoder{s}", "text_encoder"),
-            part(f"tokenizer{s}", "tokenizer") if holds(f"tokenizer{s}") else None,
+            next((part(f"{w}{s}", "tokenizer") for w in TOKENIZERS if holds(f"{w}{s}")), None),
         )
         for s in ("", "_2", "_3")
         if holds(f"text_encoder{s}")
@@ -337,8 +339,9 @@ def _pipelines_tokenizer(folder: Path) -> Path | None:
     """Returns the folder of a text encoder's tokenizer: the encoder's own, or a neighbour in a
     pipeline (`tokenizer_2` of `text_encoder_2`). None without either.
     """
-    tokenizer_folder = folder.with_name(folder.name.replace("text_encoder", "tokenizer"))
-    places = [one for one in dict.fromkeys((folder, tokenizer_folder)) if has_vocabulary(one)]
+    names = [folder.name.replace("text_encoder", one) for one in TOKENIZERS]
+    neighbours = [folder.with_name(name) for name in names]
+    places = [one for one in dict.fromkeys((folder, *neighbours)) if has_vocabulary(one)]
     return places[0] if places else None
 
 

@@ -46,7 +46,9 @@ def evaluate(
             if one.mask is not None and other.mask is not None:
                 both = torch.cat([one.mask, other.mask], dim=1)
             hidden = torch.cat([one.hidden, other.hidden], dim=1)
-            return replace(one, hidden=hidden, mask=both)
+            length = one.hidden.shape[1]
+            slots = (*one.slots, *(length + slot for slot in other.slots))
+            return replace(one, hidden=hidden, mask=both, slots=slots)
         case Averaged(first=first, second=second, share=share):
             one = evaluate(first, encode, place)
             other = _like(evaluate(second, encode, place), one)

@@ -59,8 +59,10 @@ def text(encode: Callable[..., TextEncoding], given: Mapping[str, Any]) -> Outpu
     encoded = with_sizes(encoded, given["sizes"], *given["size"])
     encoded = replace(encoded, guidance=given["guidance"])
     parts = {field.name: getattr(encoded, field.name) for field in fields(encoded)}
-    every = {
-        name: repeated(part, given["batch"]) for name, part in parts.items() if part is not None
+    every: dict[str, Any] = {
+        name: repeated(part, given["batch"])
+        for name, part in parts.items()
+        if isinstance(part, Tensor)
     }
     return (replace(encoded, **every),)
 

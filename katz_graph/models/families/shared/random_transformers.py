@@ -52,6 +52,8 @@ class Stock:
     """Returns the latent [B, C, h, w] from the pipeline's output and the picture's height and
     width.
     """
+    parts: Callable[[Path], dict[str, Any]] = lambda folder: {}
+    """Returns parts of the pipeline that diffusers cannot load from its folder here."""
     euler: Callable[[Any], float] | None = None
     """Replaces a stochastic scheduler by Euler's and returns the factor of the first noise."""
     editing: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
@@ -190,9 +192,11 @@ class RandomTransformer:
             for suffix, (make, words, tokens) in zip(suffixes, self.text_encoders, strict=False):
                 encoder = make()
                 encoder.save_pretrained(folder / f"text_encoder{suffix}")
-                words().save_pretrained(folder / f"tokenizer{suffix}")
+                # a processor of text and pictures contains the tokenizer
+                place = "processor" if tokens.endswith("Processor") else "tokenizer"
+                words().save_pretrained(folder / f"{place}{suffix}")
                 parts[f"text_encoder{suffix}"] = ["transformers", type(encoder).__name__]
-                parts[f"tokenizer{suffix}"] = ["transformers", tokens]
+                parts[f"{place}{suffix}"] = ["transformers", tokens]
         absent = {name: [None, None] for name in self.absent}
         index = {"_class_name": self.pipeline, "_diffusers_version": "0.42.0", **self.settings}
         index |= absent | parts

@@ -76,7 +76,7 @@ def fixed(module: Any, given: Mapping[str, Any]) -> Outputs:
     stack = stack_of(module)
     *frames, height, width = given["cells"]
     grid = patch_grid(stack.side(module), height, width)
-    references = ReferenceTokens(given["latents"], given["placing"])
+    references = ReferenceTokens(given["latents"], given["placing"], given["text"].slots)
     tokens = given["before"] + given["text"].hidden.shape[1]
     options = {"frames": frames[0]} if frames else {}
     return (stack.fixed(module, *grid, tokens, references, **options),)

@@ -24,10 +24,13 @@ Fixed = tuple[Tensor, ...]
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTokens:
-    """Holds reference latents [B, C, h, w] in the model's scale, and their position scheme."""
+    """Holds reference latents [B, C, h, w] in the model's scale, their position scheme, and the
+    numbers of the text tokens that are their vision tokens.
+    """
 
     latents: tuple[Tensor, ...] = ()
     placing: str = "offset"
+    slots: tuple[int, ...] = ()
 
 
 NOTHING = ReferenceTokens()

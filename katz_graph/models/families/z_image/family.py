@@ -43,6 +43,7 @@ FAMILY = ModelFamily(
         stack=f"{FOLDER}.stack",
         overflows=True,
         token_multiple=32,
+        formulas=False,
     ),
     files=Files(
         network=Layout(

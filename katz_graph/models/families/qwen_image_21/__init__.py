@@ -1,0 +1,1 @@
+"""Qwen-Image 2.1: blocks over one causal sequence of text, references and picture."""
