@@ -267,6 +267,8 @@ class ModelFamily:
     stages: tuple[Stage, ...] = ()  # in addition to stages shared by families
     # the map from latents to colours, by their space
     previews: Mapping[LatentSpace, LinearMap] = field(default_factory=dict)
+    # values in a pipeline's index that the family requires, if the index has them
+    index: Mapping[str, Any] = field(default_factory=dict)
 
     def layout_of(self, encoders: Iterable[TextEncoderRecipe]) -> TextLayout:
         """Returns how the network reads text encoders of these kinds."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,12 +27,16 @@ from transformers_made import forward, in_stages, inputs
 from katz_graph.core.errors import InputError
 from katz_graph.core.graph import Graph, NodeCall
 from katz_graph.core.recipe import (
+    ClipRecipe,
+    Component,
     ConditioningEntry,
     Lora,
+    ModelRecipe,
     Picture,
     Prompt,
     ReferencePlacing,
     References,
+    TextEncoderRecipe,
 )
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.result_store import ResultCache
@@ -46,6 +51,7 @@ from katz_graph.models.families.shared.transformer_stack import (
     packed,
     unpacked,
 )
+from katz_graph.models.family import check_text, text_set
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
@@ -82,6 +88,28 @@ def references(batch: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 
 # Stages
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stages_match_forward_in_other_configurations(seed: int) -> None:
+    draw = random.Random(seed)
+    keys, groups, blocks = draw.randint(1, 2), draw.randint(1, 3), draw.randint(2, 4)
+    first = draw.choice((4, 8))
+    module = made(
+        num_layers=blocks,
+        num_key_value_heads=keys,
+        num_attention_heads=keys * groups,
+        attention_head_dim=first + 12,
+        axes_dims_rope=[first, 4, 8],
+        num_text_layers=draw.randint(1, 5),
+        text_hidden_dim=24,
+        text_num_key_value_heads=draw.choice((1, 2, 4)),
+        num_layerwise_text_blocks=draw.randint(0, 2),
+        num_refiner_text_blocks=draw.randint(0, 2),
+    )
+    step, text = inputs(module, 2, torch.float32, seed)
+    cuts = [*range(blocks - 1)] if draw.random() < 0.5 else []
+    assert torch.equal(in_stages(module, step, text, cuts), forward(module, step, text))
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -310,7 +338,45 @@ def test_levels_are_shifted_alike_at_every_size(
         )
 
 
+def test_a_pipeline_that_reads_other_states_is_refused(
+    folders: dict[Kind, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders["krea2"], tmp_path / "other", copy_function=os.link)
+    index = folder / "model_index.json"
+    values = json.loads(index.read_text())
+    for states in (None, list(range(2, 36, 3)), [1, 2, 3]):
+        index.unlink()
+        index.write_text(json.dumps(values | {"text_encoder_select_layers": states}))
+        if states != [1, 2, 3]:
+            pipeline_recipes(folder)
+    with pytest.raises(
+        InputError, match=r"text_encoder_select_layers is \[1, 2, 3\], expected \[2,"
+    ):
+        pipeline_recipes(folder)
+
+
 # Texts
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "layers", "words"),
+    [
+        ("Qwen3VLModel", 4096, 36, "give text of width 49152 .* takes 30720 .* use Qwen3-VL 4B"),
+        ("Qwen3Model", 2560, 36, "give text of width 2560 .* takes 30720 .* use Qwen3-VL 4B"),
+        ("Qwen3VLModel", 2560, 28, "of 28 layers, .* reads the output of layer 35"),
+    ],
+)
+def test_other_text_encoders_are_refused(kind: str, width: int, layers: int, words: str) -> None:
+    values = {"hidden_size": width, "num_hidden_layers": layers, "architectures": [kind]}
+    encoder = Component("encoder", (), json.dumps(values))
+    published = Component("network", (), json.dumps({"_class_name": "Krea2Transformer2DModel"}))
+    family, chosen = text_set("krea2", [encoder])
+    clip = ClipRecipe(
+        (TextEncoderRecipe(encoder, encoder),), layout=chosen.layout or family.text_layout
+    )
+    with pytest.raises(InputError, match=words) as caught:
+        check_text(clip, ModelRecipe(published, published))
+    assert str(caught.value).startswith("encoder: ") and "\n" not in str(caught.value)
 
 
 def test_a_text_has_the_pipeline_s_rows_without_its_fill(

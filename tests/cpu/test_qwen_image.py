@@ -465,10 +465,11 @@ def test_published_files_make_a_picture_from_a_text(tmp_path: Path) -> None:
     assert whole.tobytes() == other.tobytes() != plain.tobytes()
 
 
+@pytest.mark.parametrize("kind", ["qwen_image", "krea2"])
 def test_references_give_the_same_bits_on_two_devices(
-    folders: dict[Kind, Path], costs: Path
+    kind: Kind, folders: dict[Kind, Path], costs: Path
 ) -> None:
-    model, clip, _ = pipeline_recipes(folders["qwen_image"])
+    model, clip, _ = pipeline_recipes(folders[kind])
     draw = torch.Generator().manual_seed(3)
     seen = tuple(Picture.of(torch.randn(1, 16, *size, generator=draw)) for size in SIZES)
     with_references, without = (

@@ -246,6 +246,9 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
         return component(folder / name, kind, called)
 
     family = _family_in(parts)
+    for name, wanted in family.index.items():
+        if (found := parts.get(name)) not in (None, wanted):
+            raise InputError(f"{index}: {name} is {found}, expected {wanted}")
     network = family.network
     encoders = tuple(
         text_encoder(

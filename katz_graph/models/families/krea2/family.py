@@ -48,7 +48,6 @@ FAMILY = ModelFamily(
         latent=lambda _: LATENT,
         noise=lambda _: shifted_flow(MU),
         multiplier=1.0,
-        own_levels=True,
     ),
     lora=lora_names(
         roots=(
@@ -74,4 +73,5 @@ FAMILY = ModelFamily(
     text_layout=TextLayout(
         template=DESCRIBING, states=STATES, opening="<|im_start|>", dropped="prefix"
     ),
+    index={"text_encoder_select_layers": list(STATES), "patch_size": 2},
 )
