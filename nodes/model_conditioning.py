@@ -18,9 +18,10 @@ from katz_graph.core.recipe import (
     References,
     Zeroed,
 )
+from katz_graph.models.loading.identity import content_hash
 from katz_graph.models.text.kinds import kind_of
 from katz_graph.models.text.textual_inversion import identities, with_learned_words
-from katz_graph.node import Node, Widget
+from katz_graph.node import FileChoice, Node, Widget
 from katz_graph.node.knobs import PromptText
 from katz_graph.node.types import Context
 from katz_graph.node.wires import Clip, Conditioning, Image, Latent
@@ -33,6 +34,26 @@ EDITED = (  # width and height of the pictures that editing models were trained 
     (944, 1104), (1024, 1024), (1104, 944), (1184, 880), (1248, 832), (1328, 800), (1392, 752),
     (1456, 720), (1504, 688), (1568, 672),
 )  # fmt: skip
+
+
+class ConditioningLoader(Node, category="advanced/conditioning", title="Load Conditioning"):
+    """Loads a conditioning from a safetensors file: the tensor `conditioning`, and options such as
+    reference latents.
+    """
+
+    conditioning_name: Annotated[str, FileChoice("embeddings")]
+
+    def fingerprint(self, context: Context) -> Any:
+        return content_hash(context.folders.resolve("embeddings", self.conditioning_name))
+
+    def run(self, context: Context) -> Conditioning:
+        from katz_graph.models.text.options import read_conditioning
+
+        path = context.folders.resolve("embeddings", self.conditioning_name)
+        entry, unknown = read_conditioning(path)
+        if unknown:
+            context.warn(f"{path.name}: options without effect: {', '.join(unknown)}")
+        return (entry,)
 
 
 class FluxGuidance(Node, category="advanced/conditioning/flux"):

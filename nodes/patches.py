@@ -143,18 +143,16 @@ class ModelSamplingSD3(Node, category="advanced/model"):
 
 class ModelSamplingAuraFlow(Node, category="advanced/model", optional=("sampling",)):
     """Samples the model as a flow whose time input is the noise level, 0 to 1, as in AuraFlow. A
-    larger shift spends more steps at strong noise.
+    larger shift spends more steps at strong noise. img_to_img_velocity: the flow leads from the
+    latent itself to the result.
     """
 
     shift: FlowShift = 1.73
     sampling: Literal["flow", "img_to_img_velocity"] = "flow"
 
     def run(self, model: Model) -> Model:
-        if self.sampling != "flow":
-            raise InputError(
-                f"ModelSamplingAuraFlow: sampling {self.sampling!r} is not supported; choose flow"
-            )
-        return model.with_patch(FlowSampling(self.shift, multiplier=1.0))
+        between = self.sampling == "img_to_img_velocity"
+        return model.with_patch(FlowSampling(self.shift, 1000, 1.0, between))
 
 
 class ModelSamplingFlux(Node, category="advanced/model"):

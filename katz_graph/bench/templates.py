@@ -26,6 +26,7 @@ from torch import Tensor
 
 from katz_graph.api.engine import Engine
 from katz_graph.api.engine import open as open_engine
+from katz_graph.api.prepare import SEEDS
 from katz_graph.bench.result import BenchResult
 from katz_graph.core.errors import InputError, KatzError
 from katz_graph.core.graph import Graph, Link, NodeCall
@@ -129,7 +130,7 @@ def flat(document: Mapping[str, Any], registry: Registry) -> Graph:
 
 def tried(template: Template, registry: Registry, seed: int) -> str:
     """Runs a template; returns the reason if it does not count as running, else an empty string."""
-    graph = small(template.graph)
+    graph = small(template.graph, seed)
     unknown = sorted({graph.nodes[one].type for one in asked(graph, registry)} - registry.keys())
     if unknown:
         return f"unknown nodes: {', '.join(unknown)}"
@@ -142,10 +143,10 @@ def tried(template: Template, registry: Registry, seed: int) -> str:
             return f"no stand-in for {', '.join(lacking)}"
         with open_engine(models=str(models), input=str(pictures), output=str(output)) as engine:
             try:
-                engine.run(graph, seed=seed)
-                whole = _pictures(engine, graph, registry, seed)
+                engine.run(graph)
+                whole = _pictures(engine, graph, registry)
                 for what, name, changed in variants(graph, registry):
-                    those = _pictures(engine, changed, registry, seed)
+                    those = _pictures(engine, changed, registry)
                     if any(
                         torch.equal(whole[link], those[link])
                         for link in whole.keys() & those.keys()
@@ -171,13 +172,15 @@ def _fault(pictures: Sequence[Tensor]) -> str:
     return ""
 
 
-def small(graph: Graph) -> Graph:
-    """Returns a graph with sizes of at most 256 px and at most two steps."""
-    return Graph({name: replace(node, inputs=_smaller(node)) for name, node in graph.nodes.items()})
+def small(graph: Graph, seed: int) -> Graph:
+    """Returns a graph with sizes of at most 256 px, at most two steps, and this seed."""
+    nodes = graph.nodes.items()
+    return Graph({name: replace(node, inputs=_smaller(node, seed)) for name, node in nodes})
 
 
-def _smaller(node: NodeCall) -> dict[str, Any]:
-    inputs = dict(node.inputs)
+def _smaller(node: NodeCall, seed: int) -> dict[str, Any]:
+    seeds = [name for name in SEEDS if isinstance(node.inputs.get(name), int)]
+    inputs = {**node.inputs, **dict.fromkeys(seeds, seed)}
     for name, value in node.inputs.items():
         if name in MAX_VALUES and isinstance(value, (int, float, Link)):
             inputs[name] = (
@@ -293,7 +296,7 @@ def _draw(path: Path, number: int) -> None:
     Image.fromarray(drawn, mode).resize((PICTURE_SIDE, PICTURE_SIDE)).save(path)
 
 
-def _pictures(engine: Engine, graph: Graph, registry: Registry, seed: int) -> dict[Link, Tensor]:
+def _pictures(engine: Engine, graph: Graph, registry: Registry) -> dict[Link, Tensor]:
     """Runs a graph; returns the pictures [B, H, W, C] that its outputs show, by their link."""
     shown = [
         link
@@ -301,7 +304,7 @@ def _pictures(engine: Engine, graph: Graph, registry: Registry, seed: int) -> di
         for socket, link in graph.nodes[name].links()
         if socket in ("image", "images")
     ]
-    result = engine.run(graph, seed=seed, targets=sorted({link.node for link in shown}))
+    result = engine.run(graph, targets=sorted({link.node for link in shown}))
     values = ((link, result.outputs[link.node][link.output]) for link in shown)
     return {link: value for link, value in values if isinstance(value, Tensor)}
 

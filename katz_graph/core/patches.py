@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard, TypeVar
 
+from katz_graph.core.added_fields import ADDED, Growing
+
 
 @dataclass(frozen=True, slots=True)
 class DiscreteSampling:
@@ -31,15 +33,17 @@ class ContinuousSampling:
     sigma_min: float
 
 
-@dataclass(frozen=True, slots=True)
-class FlowSampling:
+@dataclass(frozen=True, slots=True, repr=False)
+class FlowSampling(Growing):
     """Runs the model as a flow with `levels` noise levels, shifted towards noise. The model's
-    timestep is the level times `multiplier`.
+    timestep is the level times `multiplier`. `between_pictures`: the flow leads from the given
+    picture, in place of noise, to another one, which the model predicts in one step.
     """
 
     shift: float
     levels: int = 1000
     multiplier: float = 1000.0
+    between_pictures: bool = field(default=False, metadata=ADDED)
 
 
 @dataclass(frozen=True, slots=True)

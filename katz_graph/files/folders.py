@@ -57,6 +57,7 @@ KINDS: Mapping[str, FolderKind] = {
     "vae": FolderKind(("vae",), marker="config.json"),
     "clip": FolderKind(("text_encoders", "clip"), marker="config.json"),
     "unet": FolderKind(("diffusion_models", "unet"), marker="config.json"),
+    "embeddings": FolderKind(("embeddings",)),
     "diffusers": FolderKind(("diffusers",), (), marker="model_index.json"),
     "configs": FolderKind(("configs",), (".yaml",)),
     "input": FolderKind(("",), PICTURE_ENDINGS),

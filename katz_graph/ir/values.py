@@ -80,11 +80,19 @@ class PictureRows:
 
 
 Parametrisation = Literal[
-    "epsilon", "v_prediction", "sample", "consistency", "edm", "flow_prediction", "raw"
+    "epsilon",
+    "v_prediction",
+    "sample",
+    "consistency",
+    "edm",
+    "flow_prediction",
+    "difference",
+    "raw",
 ]
 """Names the meaning of the model's output, see `prediction.to_denoised`; `raw` leaves it to a
 diffusers scheduler.
 """
+FLOWS: tuple[Parametrisation, ...] = ("flow_prediction", "difference")
 
 
 @dataclass(frozen=True, slots=True)

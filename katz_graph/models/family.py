@@ -475,7 +475,7 @@ def check_given(given: Given, model: ModelRecipe) -> None:
     if not wanted.takes_text(width) or other:
         gives = f"{width} (pooled {None if pooled is None else pooled.shape[-1]})"
         raise InputError(
-            f"a conditioning that a pack made has text of width {gives}, the {noun} in "
+            f"a conditioning of a pack or a file has text of width {gives}, the {noun} in "
             f"{model.network.folder} takes {wanted.text_width} (pooled {wanted.pooled_width})"
         )
 

@@ -14,7 +14,7 @@ from katz_graph.core.patches import FreeU, OpaquePatch, gradual_mask, sampling_p
 from katz_graph.core.recipe import ModelRecipe
 from katz_graph.ir.program import EvaluationPoint
 from katz_graph.ir.region import Operation
-from katz_graph.ir.values import Evaluation
+from katz_graph.ir.values import FLOWS, Evaluation
 from katz_graph.models.configuration import scheduler_config
 from katz_graph.models.family import family_of
 from katz_graph.models.stages import Loop
@@ -42,7 +42,7 @@ def table_of(model: ModelRecipe) -> NoiseTable:
 @lru_cache(maxsize=16)
 def predicts_flow(model: ModelRecipe) -> bool:
     """Returns whether a model predicts a flow's velocity: as trained, or as set by a patch."""
-    return table_of(model).parametrisation == "flow_prediction"
+    return table_of(model).parametrisation in FLOWS
 
 
 def loop_of(begin: Operation, shape: tuple[int, ...], dtype: torch.dtype) -> Loop:

@@ -15,7 +15,7 @@ from torch import Tensor
 from katz_graph.core.errors import InputError
 from katz_graph.core.patches import ContinuousSampling, FlowSampling, SamplingPatch
 from katz_graph.ir.values import Parametrisation
-from katz_graph.sampling.path import Flow, Path, VarianceExploding
+from katz_graph.sampling.path import Flow, Path, PictureFlow, VarianceExploding
 
 FLOW_SCHEDULER = "FlowMatchEulerDiscreteScheduler"
 TERMINAL_ALPHA_CUMPROD = 4.8973451890853435e-08
@@ -200,7 +200,8 @@ class FlowTable(NoiseTable):
 
     @property
     def path(self) -> Path:
-        return Flow(self.percent_to_sigma(MIN_PROGRESS))
+        kind = Flow if self.parametrisation == "flow_prediction" else PictureFlow
+        return kind(self.percent_to_sigma(MIN_PROGRESS))
 
     def sigma_at(self, timesteps: Tensor) -> Tensor:
         return _shifted(timesteps.float() / self.multiplier, self.shift)
@@ -241,7 +242,8 @@ def altered_table(config: Mapping[str, Any], patch: SamplingPatch) -> NoiseTable
     levels.
     """
     if isinstance(patch, FlowSampling):
-        return flow_table(patch.shift, patch.levels, patch.multiplier)
+        flow = flow_table(patch.shift, patch.levels, patch.multiplier)
+        return replace(flow, parametrisation="difference") if patch.between_pictures else flow
     parametrisation = PARAMETRISATIONS[patch.prediction]
     if isinstance(patch, ContinuousSampling):
         return _continuous(patch, parametrisation)

@@ -188,3 +188,13 @@ class Flow:
                 "sigmas: this model is a flow, expected levels from 1 (noise) to 0 (picture) that "
                 f"end below 1; got {listed}"
             )
+
+
+class PictureFlow(Flow):
+    """Leads from a picture, which the model sees without noise at every level, to another one."""
+
+    def noised(self, latent: Tensor, noise: Tensor, sigma: Tensor | float) -> Tensor:
+        return latent
+
+    def finished(self, x: Tensor, sigma: float) -> Tensor:
+        return x

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from katz_graph.ir.values import Parametrisation, Step, per_row
+from katz_graph.ir.values import FLOWS, Parametrisation, Step, per_row
 
 EDM_SIGMA_DATA = 0.5  # standard deviation of the data, Karras et al. 2022, section 5
 CONSISTENCY_SIGMA_DATA, TIMESTEP_SCALING = 0.5, 10.0  # Luo et al. 2023, as in their code
@@ -20,7 +20,7 @@ def scale_model_input(
     """Returns x / sqrt(σ² + 1): converts variance exploding with σ to the unit variance of
     training. EDM uses σ_data² instead of 1. A flow needs no scaling.
     """
-    if parametrisation == "flow_prediction":
+    if parametrisation in FLOWS:
         return x
     data = EDM_SIGMA_DATA if parametrisation == "edm" else 1.0
     return x / math.sqrt(sigma**2 + data**2)
@@ -38,7 +38,8 @@ def to_denoised(output: Tensor, step: Step, parametrisation: Parametrisation) ->
     prediction unchanged.
 
     epsilon, and the velocity of a flow: x - σ·output; v: x / (σ² + 1) - v·σ / sqrt(σ² + 1)
-    (Salimans and Ho 2022, appendix D, in sigma space); sample: the output. consistency: c_skip x +
+    (Salimans and Ho 2022, appendix D, in sigma space); sample: the output; difference: x - output.
+    consistency: c_skip x +
     c_out (x - σ·ε) (Luo et al. 2023, section 4.1, with the boundary scalings of their code, on x in
     sigma space as in ComfyUI). edm: c_skip x + c_out F (Karras et al. 2022, table 1). Factors are
     computed per row in float64 and rounded once.
@@ -50,6 +51,8 @@ def to_denoised(output: Tensor, step: Step, parametrisation: Parametrisation) ->
     match parametrisation:
         case "epsilon" | "flow_prediction":
             return x - output * row(sigma)
+        case "difference":
+            return x - output
         case "v_prediction":
             variance = sigma**2 + 1
             return x / row(variance) - output * row(sigma / variance.sqrt())

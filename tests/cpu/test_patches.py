@@ -553,11 +553,6 @@ def test_unsupported_patches_are_refused_by_name(sd1: Models, engine: DeviceEngi
             "'img_to_img' is not supported; choose eps, v_prediction, lcm or x0",
         ),
         (
-            "ModelSamplingAuraFlow",
-            {"sampling": "img_to_img_velocity"},
-            "'img_to_img_velocity' is not supported; choose flow",
-        ),
-        (
             "ModelSamplingContinuousEDM",
             {"sampling": "cosmos_rflow"},
             "'cosmos_rflow' is not supported; choose",

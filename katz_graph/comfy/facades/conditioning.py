@@ -9,57 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast, get_args
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from katz_graph.comfy.facades.control import chain, uses
 from katz_graph.core.errors import InputError
-from katz_graph.core.latent_space import FRAME_AXES, of_pictures
 from katz_graph.core.recipe import (
-    Area,
-    Concatenated,
     Conditioning,
     ConditioningEntry,
     Encoding,
-    Given,
-    MaskUse,
-    Picture,
-    ReferencePlacing,
-    References,
-    Sizes,
     tensor_digest,
 )
+from katz_graph.models.text.options import KNOWN, RELATIVE, SIZES, encoding_of, entry_of
 from katz_graph.node.scope import current, current_context
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-RELATIVE = "percentage"
-SIZES = {
-    "width": "width",
-    "height": "height",
-    "crop_w": "crop_left",
-    "crop_h": "crop_top",
-    "target_width": "target_width",
-    "target_height": "target_height",
-    "aesthetic_score": "aesthetic_score",
-}
-"""Option names of packs -> fields of Sizes."""
-KNOWN = frozenset(
-    (
-        *(
-            "pooled_output",
-            "strength",
-            "start_percent",
-            "end_percent",
-            "area",
-            "mask",
-            "mask_strength",
-            "set_area_to_bounds",
-        ),
-        *("control", "control_apply_to_uncond", "concat_latent_image", "concat_mask", *SIZES),
-        *("guidance", "reference_latents", "reference_latents_method"),
-    )
-)
 MARK = "_katz_encoding"  # attribute of an encoder's output tensor: its source
 
 
@@ -203,18 +168,9 @@ def _entry(pair: Any) -> ConditioningEntry:
         raise InputError("the conditioning is not a list of [tensor, options]")
     tensor, options = pair
     unknown = {name: value for name, value in options.items() if name not in KNOWN}
-    entry = ConditioningEntry(
-        encoding=_encoding(tensor, options.get("pooled_output")),
-        strength=float(options.get("strength", 1.0)),
-        start_percent=float(options.get("start_percent", 0.0)),
-        end_percent=float(options.get("end_percent", 1.0)),
-        area=_area(options.get("area")),
-        mask=_mask(options),
-        sizes=_sizes(options),
-        concatenated=_concatenated(options),
+    entry = replace(
+        entry_of(_encoding(tensor, options.get("pooled_output")), options),
         control=uses(options.get("control"), bool(options.get("control_apply_to_uncond"))),
-        guidance=_guidance(options),
-        references=_references(options),
     )
     if not unknown:
         return entry
@@ -230,98 +186,12 @@ def _encoding(tensor: Any, pooled: Any) -> Encoding:
     """Returns the recipe of both tensors if they are unchanged, else an encoding that holds the
     tensors.
     """
-    import torch
-
-    if not isinstance(tensor, torch.Tensor) or tensor.ndim != 3:
-        got = (
-            list(tensor.shape) if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"
-        )
-        raise InputError(
-            f"the conditioning has {got} for a text encoding, expected a tensor [batch, "
-            "tokens, width]"
-        )
     source = _source(tensor)
     if source is not None and (pooled is None or _source(pooled) == source):
         return source
-    return Given.of(tensor.detach(), None if pooled is None else pooled.detach())
+    return encoding_of(tensor, pooled)
 
 
-def _source(tensor: Tensor) -> Encoding | None:
+def _source(tensor: Any) -> Encoding | None:
     mark: _Mark | None = getattr(tensor, MARK, None)
     return mark.encoding if mark is not None and mark.digest == tensor_digest(tensor) else None
-
-
-def _area(area: Any) -> Area | None:
-    if area is None:
-        return None
-    relative = area[0] == RELATIVE
-    sides = area[1:] if relative else area
-    if len(sides) != 4:
-        raise InputError(
-            f"the conditioning has an area of {len(sides)} numbers, expected height, width, "
-            "top and left"
-        )
-    height, width, top, left = map(float, sides)
-    return Area(top, left, height, width, relative)
-
-
-def _mask(options: Mapping[str, Any]) -> MaskUse | None:
-    mask = options.get("mask")
-    if mask is None:
-        return None
-    planes = mask if mask.ndim == 3 else mask.reshape(-1, *mask.shape[-2:])
-    return MaskUse(
-        Picture.of(planes.float()),
-        float(options.get("mask_strength", 1.0)),
-        bool(options.get("set_area_to_bounds", False)),
-    )
-
-
-def _sizes(options: Mapping[str, Any]) -> Sizes | None:
-    given = {its: options[name] for name, its in SIZES.items() if options.get(name) is not None}
-    return replace(Sizes(), **given) if given else None
-
-
-def _concatenated(options: Mapping[str, Any]) -> Concatenated | None:
-    latent, mask = options.get("concat_latent_image"), options.get("concat_mask")
-    if latent is None and mask is None:
-        return None
-    return Concatenated(*(None if part is None else Picture.of(part) for part in (latent, mask)))
-
-
-def _guidance(options: Mapping[str, Any]) -> float | Literal["off"] | None:
-    """Reads the guidance embedding of a distilled model. A key with the value None disables
-    guidance.
-    """
-    if "guidance" not in options:
-        return None
-    given = options["guidance"]
-    return "off" if given is None else float(given)
-
-
-def _references(options: Mapping[str, Any]) -> References | None:
-    """Reads an editing model's reference latents. InputError for an invalid shape or method."""
-    import torch
-
-    latents, method = options.get("reference_latents"), options.get("reference_latents_method")
-    if not latents and method is None:
-        return None
-    for latent in latents or ():
-        if not isinstance(latent, torch.Tensor) or latent.ndim not in (4, FRAME_AXES):
-            got = (
-                list(latent.shape)
-                if isinstance(latent, torch.Tensor)
-                else f"a {type(latent).__name__}"
-            )
-            raise InputError(
-                f"the conditioning has {got} in reference_latents, expected tensors [batch, "
-                "channels, height, width]"
-            )
-    placings = get_args(ReferencePlacing)
-    if method is not None and method not in placings:
-        raise InputError(
-            f"the conditioning has reference_latents_method {method!r}, expected one of "
-            f"{', '.join(placings)}"
-        )
-    pictures = tuple(Picture.of(of_pictures(latent)) for latent in latents or ())
-    return References(pictures, cast(ReferencePlacing, method or "offset"))

@@ -64,6 +64,10 @@ def _lora(naming: Naming, chosen: str = "attn") -> Tensors:
     return lora(transformer(), naming, chosen, seed=33)
 
 
+def conditioning() -> Tensors:
+    return drawn(iter([("conditioning", (1, 20, QWEN25_WIDTH))]), 34)
+
+
 STAND_INS = (
     StandIn("unet", r"^qwen_image_edit_2511", partial(transformer, still=True)),
     StandIn("unet", r"^qwen_image_layered", partial(transformer, layered=True)),
@@ -73,5 +77,6 @@ STAND_INS = (
     StandIn("loras", r"^(illustration|gummycandy)", lambda: _lora(underscored("lora_unet_"))),
     StandIn("loras", r"^qwen-360", lambda: _lora(underscored("lycoris_"))),
     StandIn("loras", r"^(marigold|qwen-image-edit-2511-mult)", lambda: _lora(peft("transformer."))),
+    StandIn("embeddings", r"^marigold_v2_\w+_conditioning", conditioning),
     StandIn("loras", r"(?i)qwen", lambda: _lora(peft("diffusion_model."))),
 )
