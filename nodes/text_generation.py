@@ -10,7 +10,7 @@ from pydantic import Field
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.events import Progress
-from katz_graph.core.recipe import TextRequest, TokenSampling
+from katz_graph.core.recipe import Picture, TextRequest, TokenSampling
 from katz_graph.node import Node, ShownFor, Widget
 from katz_graph.node.knobs import PromptText, Seed
 from katz_graph.node.scope import current
@@ -65,14 +65,12 @@ class TextGenerate(
         audio: Audio | None = None,
         system_prompt: Linked | None = None,
     ) -> tuple[str, str]:
-        from katz_graph.models.text.generation import asked, generator_of, parted
+        from katz_graph.models.text.generation import asked, generator_of, parted, seen_in
 
-        given = {"an image": image, "a video": video, "sound": audio}
-        unread = [name for name, value in given.items() if value is not None]
-        if unread:
+        if video is not None or audio is not None:
+            what = "a video" if video is not None else "sound"
             raise InputError(
-                f"TextGenerate: language models read no {unread[0].split()[-1]} here: remove the "
-                "link"
+                f"TextGenerate: the language models here read no {what.split()[-1]}: unlink it"
             )
         request = TextRequest(
             self.prompt,
@@ -81,10 +79,12 @@ class TextGenerate(
             self.use_default_template,
             self.thinking,
             self._sampling(),
+            () if image is None else (Picture.of(image[:1]),),
         )
-        opening = asked(generator_of(clip), request)
+        recipe = generator_of(clip)
+        seen_in(clip, request)
         text = context.engine.generate_text(clip, request, context, self._progress(context))
-        return parted(text, opening)
+        return parted(text, asked(recipe, request))
 
     def _sampling(self) -> TokenSampling | None:
         if self.sampling_mode == "off":

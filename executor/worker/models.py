@@ -354,13 +354,14 @@ class DeviceModels(ResidentHooks):
         """Generates text with a language model; yields the number of tokens after each. Returns the
         text. Between two tokens, other tasks may use the device and change the model's LoRAs.
         """
-        recipe = generation.generator_of(clip)
+        recipe, prompt = generation.generator_of(clip), generation.seen_in(clip, request)
         ((_, parts),) = _with_parts(clip)
-        opening, made = generation.asked(recipe, request), list[int]()
-        tokenizer = self.store.tokenizer(recipe)
+        tokenizer, made = self.store.tokenizer(recipe), list[int]()
+        rows = {one: self.see(one) for one in seen_pictures(prompt)}
         with self.holding(clip), self._output_weights(recipe) as output:
             module = self.residents.get(self._loadable(recipe.encoder, parts))
-            tokens = generation.tokens(module, output(module), tokenizer, opening, request)
+            pictures = shown_with(prompt, rows).get(0, ())
+            tokens = generation.tokens(module, output(module), tokenizer, recipe, request, pictures)
             while True:
                 self._resident(module, clip.loras, parts)
                 token = self.residents.with_room("generating text", lambda: next(tokens, None))

@@ -252,7 +252,7 @@ class TokenSampling:
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """Asks a language model for text of at most `max_tokens` tokens.
+    """Asks a language model for text of at most `max_tokens` tokens. `pictures`: before the prompt.
 
     `template`: the prompt is the user's turn of a chat, after the turn `system` if that is not
     empty; otherwise it is continued as it is. `thinking`: the model may reason first. Without
@@ -265,6 +265,7 @@ class TextRequest:
     template: bool = True
     thinking: bool = False
     sampling: TokenSampling | None = None
+    pictures: tuple[Picture, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,11 @@ from torch import Tensor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.recipe import ClipRecipe, Fill, Picture, Prompt, TextLayout
+from katz_graph.core.recipe import ClipRecipe, Fill, Picture, Prompt, TextLayout, TextRequest
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.models.loading.sources import clip_recipe
+from katz_graph.models.text import generation
+from katz_graph.models.text.generation import ENDS
 from katz_graph.models.text.kinds import QWEN2_5_VL, QWEN3_VL
 from katz_graph.models.text.pictures import grid, seen_pictures, sight_of, tower_of
 from katz_graph.models.text.tokens import prompt_length
@@ -143,13 +145,10 @@ def encoded(prompt: Prompt) -> Tensor:
     return hidden
 
 
-@torch.no_grad()
-def expected(
-    module: Any, clip: ClipRecipe, whole: str, pictures: Sequence[Picture], counted: bool = False
-) -> Sequence[Tensor]:
-    """Runs the whole model on a text with places for pictures. Returns the states, and the last
-    layer's output. `counted`: positions count all tokens, as without `mm_token_type_ids`.
-    """
+def inputs(
+    module: Any, clip: ClipRecipe, whole: str, pictures: Sequence[Picture]
+) -> dict[str, Tensor]:
+    """Returns the inputs of the whole model for a text with places for pictures."""
     tower = tower_of(clip.encoders[0].encoder)
     unit = {"qwen2_5_vl": 28, "qwen3_vl": 32}[module.config.model_type]
     ids: list[int] = []
@@ -165,20 +164,31 @@ def expected(
         sizes.append([1, 2 * height // unit, 2 * width // unit])
         ids += [IMAGE] * (len(read[-1]) // 4) + tokenizer()(then).input_ids
     given = torch.tensor([ids])
-    options = {"mm_token_type_ids": (given == IMAGE).int()}
+    return {
+        "input_ids": given,
+        "pixel_values": torch.cat(read),
+        "image_grid_thw": torch.tensor(sizes),
+        "mm_token_type_ids": (given == IMAGE).int(),
+    }
+
+
+@torch.no_grad()
+def expected(
+    module: Any, clip: ClipRecipe, whole: str, pictures: Sequence[Picture], counted: bool = False
+) -> Sequence[Tensor]:
+    """Runs the whole model on a text with places for pictures. Returns the states, and the last
+    layer's output. `counted`: positions count all tokens, as without `mm_token_type_ids`.
+    """
+    given = inputs(module, clip, whole, pictures)
     if counted:
-        options = {"position_ids": torch.arange(len(ids)).expand(3, 1, -1)}
+        length = given["input_ids"].shape[1]
+        given["mm_token_type_ids"] = torch.zeros(1, length, dtype=torch.int)
+        given["position_ids"] = torch.arange(length).expand(3, 1, -1)
     last = []
     hook = module.model.language_model.layers[-1].register_forward_hook(
         lambda _, __, output: last.append(output)
     )
-    states = module(
-        given,
-        pixel_values=torch.cat(read),
-        image_grid_thw=torch.tensor(sizes),
-        output_hidden_states=True,
-        **options,
-    ).hidden_states
+    states = module(**given, output_hidden_states=True).hidden_states
     hook.remove()
     return *states, last[0]
 
@@ -200,6 +210,44 @@ def test_every_state_equals_the_stock_encoder_s(
         assert torch.equal(encoded(replace(prompt, clip=replace(clip, layout=layout))), state)
     *_, last, _ = expected(stock[name], clip, whole, pictures, counted=True)
     assert not torch.allclose(last, states[-1], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_generated_text_about_a_picture_is_that_of_transformers(
+    name: str, stock: dict[str, Any], places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy, with a system turn; the tokens of the text follow the picture's longer side."""
+    scores, choose = list[Tensor](), generation.chosen
+
+    def chosen(given: Tensor, *others: Any) -> int:
+        scores.append(given)
+        return choose(given, *others)
+
+    monkeypatch.setattr(generation, "chosen", chosen)
+    clip, pictures = loaded(places / name), (picture(160, 224),)
+    request = TextRequest("a cube", 12, "Say {} it.", pictures=pictures)
+    whole = (
+        "<|im_start|>system\nSay {} it.<|im_end|>\n<|im_start|>user\n"
+        f"{BLOCK}a cube<|im_end|>\n<|im_start|>assistant\n"
+    ) + ("<think>\n\n</think>\n\n" if name == "qwen3_vl" else "")
+    given = inputs(stock[name], clip, whole, pictures)
+    ends = [256 + WORDS.index(word) for word in ENDS]
+    made = stock[name].generate(
+        **given,
+        do_sample=False,
+        max_new_tokens=12,
+        eos_token_id=ends,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    units = DeviceModels().generate_text(clip, request)
+    with pytest.raises(StopIteration) as end:
+        while True:
+            next(units)
+    wanted = made.sequences[0, given["input_ids"].shape[1] :].tolist()
+    assert len(set(wanted)) > 3
+    assert end.value.value == tokenizer().decode(wanted)
+    assert torch.allclose(torch.cat(scores), torch.cat(made.scores), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", PREFIXES)

@@ -19,10 +19,23 @@ from transformers.generation.logits_process import (
 )
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.recipe import ClipRecipe, TextEncoderRecipe, TextRequest, TokenSampling
+from katz_graph.core.recipe import (
+    ClipRecipe,
+    Fill,
+    Prompt,
+    TextEncoderRecipe,
+    TextLayout,
+    TextRequest,
+    TokenSampling,
+)
 from katz_graph.host.transfer import to_device
 from katz_graph.models.loading.contents import contents_of
 from katz_graph.models.text.kinds import EVERY, Chat, called, kind_of, width_of
+from katz_graph.models.text.pictures import Shown, check_sees, texts_around
+from katz_graph.models.text.prompt import Slot
+from katz_graph.models.text.sequence import positions_of, with_rows
+from katz_graph.models.text.tokens import with_slots
+from katz_graph.models.text.tower import NOTHING, hidden_states
 
 OUTPUT_LAYER = "lm_head.weight"
 ENDS = ("<|im_end|>", "<|endoftext|>")
@@ -61,39 +74,69 @@ def output_layer(recipe: TextEncoderRecipe) -> str:
     return found
 
 
-def asked(recipe: TextEncoderRecipe, request: TextRequest) -> str:
-    """Returns the text that a language model continues."""
+def asked(recipe: TextEncoderRecipe, request: TextRequest, pictures: Sequence[Shown] = ()) -> str:
+    """Returns the text that a language model continues, without its pictures."""
+    return "".join(_texts(recipe, request, pictures))
+
+
+def _texts(recipe: TextEncoderRecipe, request: TextRequest, pictures: Sequence[Shown]) -> list[str]:
+    """Returns the texts before, between and after the pictures."""
     if not request.template:
-        return request.prompt
+        return texts_around(request.prompt, TextLayout(template="{}"), pictures)
     system = TURN.format("system", request.system) if request.system else ""
-    opening = NO_THOUGHT if _chat(recipe).thinks and not request.thinking else ""
-    return f"{system}{TURN.format('user', request.prompt)}{ANSWER}{opening}"
+    thought = NO_THOUGHT if _chat(recipe).thinks and not request.thinking else ""
+    turn = TURN.format("user", "{}") + ANSWER + thought
+    first, *others = texts_around(request.prompt, TextLayout(template=turn), pictures)
+    return [system + first, *others]
+
+
+def seen_in(clip: ClipRecipe, request: TextRequest) -> Prompt:
+    """Returns the prompt of a request, with its pictures. Raises InputError if the language model
+    sees none.
+    """
+    if request.pictures:
+        check_sees(clip)
+    return Prompt(clip, request.prompt, pictures=request.pictures)
 
 
 def tokens(
-    module: Any, output: Tensor, tokenizer: Any, text: str, request: TextRequest
+    module: Any,
+    output: Tensor,
+    tokenizer: Any,
+    recipe: TextEncoderRecipe,
+    request: TextRequest,
+    pictures: Sequence[Shown] = (),
 ) -> Iterator[int]:
-    """Yields the tokens that continue a text, without the one that ends it. `output`: weights
-    [words, D] from the last hidden state to scores. Every token is computed when it is asked for.
+    """Yields the tokens that continue a request's text, without the one that ends it. Every token
+    is computed when it is asked for.
+
+    output: weights [words, D] from the last hidden state to scores. pictures: with their rows.
     """
     ends = set(tokenizer.convert_tokens_to_ids(list(ENDS)))
     cache, made = DynamicCache(config=module.config), list[int]()
     generator = torch.Generator()
     if request.sampling is not None:
         generator.manual_seed(request.sampling.seed)
-    given: Sequence[int] = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
-    if not given:
+    said = with_slots(tokenizer, _texts(recipe, request, pictures), pictures)
+    if not said:
         raise InputError("TextGenerate: the prompt is empty: write one, or use the template")
+    positions = positions_of(said, 0, Fill(), pictures)
+    given = [0 if isinstance(token, Slot) else token for token, _ in said]
+    slots = [isinstance(token, Slot) for token, _ in said]
     while len(made) < request.max_tokens:
         with torch.no_grad():
             ids = to_device(torch.tensor([given]), module.device)
-            state = module(ids, past_key_values=cache, use_cache=True).last_hidden_state[:, -1]
-            scores = F.linear(state, output).float().cpu()
+            embedded, deep = module.embed_tokens(ids), NOTHING
+            if not made:
+                embedded, deep = with_rows(embedded, slots, 0, pictures)
+            places = to_device(positions, module.device)
+            state = hidden_states(module, embedded, positions=places, deep=deep, cache=cache)
+            scores = F.linear(state[:, -1], output).float().cpu()
         token = chosen(scores, made, request.sampling, generator)
         if token in ends:
             return
         made.append(token)
-        given = [token]
+        given, positions = [token], positions[..., -1:] + 1  # a text ends with words
         yield token
 
 

@@ -66,16 +66,16 @@ def _run(
     given, mask = (to_device(torch.tensor([one]), module.device) for one in (ids, attended))
     if kind_of_module(module).causal:
         masks = mask if fill.masked and missing else None
-        positions = to_device(_positions(tokens, missing, fill, pictures), module.device)
+        positions = to_device(positions_of(tokens, missing, fill, pictures), module.device)
         embedded = module.embed_tokens(given)
         slots = [isinstance(token, Slot) for token, _ in tokens]
-        embedded, deep = _with_rows(embedded, slots, missing if fill.left else 0, pictures)
+        embedded, deep = with_rows(embedded, slots, missing if fill.left else 0, pictures)
         return hidden_states(module, embedded, layout, positions, masks, deep), mask
     options = {"attention_mask": mask.long()} if fill.masked else {}
     return module(given, **options).last_hidden_state, mask
 
 
-def _positions(
+def positions_of(
     tokens: Sequence[Said], missing: int, fill: Fill, pictures: Sequence[Shown]
 ) -> Tensor:
     """Returns the positions [1, T] of filled tokens; with pictures [3, 1, T], for time, row and
@@ -99,7 +99,7 @@ def _positions(
     return found.T[:, None] if pictures else found.T[:1]
 
 
-def _with_rows(
+def with_rows(
     embedded: Tensor, slots: Sequence[bool], before: int, pictures: Sequence[Shown]
 ) -> tuple[Tensor, Mapping[int, tuple[Tensor, Tensor]]]:
     """Returns embedded tokens [1, T, D] with the rows of pictures in their slots, `before` tokens

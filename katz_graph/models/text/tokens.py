@@ -132,12 +132,7 @@ def said(
     """
     text = text or layout.empty
     if layout.template:
-        first, *others = texts_around(unescaped(text), layout, pictures)
-        tokens: list[Said] = [(token, 1.0) for token in _ids(tokenizer, first)]
-        for number, (picture, then) in enumerate(zip(pictures, others, strict=True)):
-            tokens += [(Slot(number, row), 1.0) for row in range(picture.length)]
-            tokens += [(token, 1.0) for token in _ids(tokenizer, then)]
-        return tokens
+        return with_slots(tokenizer, texts_around(unescaped(text), layout, pictures), pictures)
     *first, last = tokenizer("").input_ids
     pieces_of = (
         (piece, weight)
@@ -145,7 +140,7 @@ def said(
         for piece, is_name in pieces(segment)
         if piece and not is_name
     )
-    tokens = [
+    tokens: list[Said] = [
         *((token, 1.0) for token in first),
         *(
             (token, weight)
@@ -154,6 +149,18 @@ def said(
         ),
     ]
     return [*(tokens[: length - 1] if length else tokens), (last, 1.0)]
+
+
+def with_slots(tokenizer: Any, texts: Sequence[str], pictures: Sequence[Shown]) -> list[Said]:
+    """Returns the tokens of the texts before, between and after pictures, and slots for the rows of
+    these; all weights are 1.
+    """
+    first, *others = texts
+    tokens: list[Said] = [(token, 1.0) for token in _ids(tokenizer, first)]
+    for number, (picture, then) in enumerate(zip(pictures, others, strict=True)):
+        tokens += [(Slot(number, row), 1.0) for row in range(picture.length)]
+        tokens += [(token, 1.0) for token in _ids(tokenizer, then)]
+    return tokens
 
 
 def dropped(tokenizer: Any, tokens: Sequence[Said], layout: TextLayout) -> int:

@@ -23,13 +23,15 @@ def hidden_states(
     positions: Tensor | None = None,
     attended: Tensor | None = None,
     deep: Mapping[int, tuple[Tensor, Tensor]] = NOTHING,
+    cache: Any = None,
 ) -> Tensor:
     """Returns the states [B, T, D · number of states] of embedded tokens [B, T, D].
 
     positions: [B, T], counted by default, or [3, B, T] on the axes of pictures. attended: [B, T],
     false for tokens that no token attends to; None: all are attended to. deep: by number of a
     layer, places [N] and rows [B, N, D] that are added there to the layer's output, after its state
-    was read. Layers after the last state are not computed.
+    was read. cache: transformers' keys and values of earlier tokens, which get those of these
+    tokens. Layers after the last state are not computed.
     """
     if positions is None:
         positions = torch.arange(embedded.shape[1], device=embedded.device)[None]
@@ -43,7 +45,9 @@ def hidden_states(
     found = {0: embedded}
     hidden = embedded
     for number, layer in enumerate(module.layers[: max(wanted)], start=1):
-        hidden = layer(hidden, attention_mask=mask, position_embeddings=rotary)
+        hidden = layer(
+            hidden, attention_mask=mask, position_embeddings=rotary, past_key_values=cache
+        )
         if number in wanted:
             found[number] = hidden
         if number in deep:

@@ -112,7 +112,8 @@ def text_encoder(sizes: dict[str, Any], projection: int, projects: bool) -> nn.M
         eos_token_id=VOCABULARY - 1,
         initializer_factor=4.0,
     )
-    return CLIPTextModelWithProjection(config) if projects else CLIPTextModel(config)
+    made: nn.Module = CLIPTextModelWithProjection(config) if projects else CLIPTextModel(config)
+    return made
 
 
 def checkpoint_tensors(kind: str, in_channels: int = 4) -> Tensors:
