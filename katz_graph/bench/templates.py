@@ -229,20 +229,26 @@ def _unused_branch(graph: Graph, node: NodeCall) -> str:
 
 def variants(graph: Graph, registry: Registry) -> Iterator[tuple[str, str, Graph]]:
     """Yields a description, a node, and the graph without it, for each LoRA, reference and
-    ControlNet of a graph.
+    ControlNet of a graph. All prompts lose their references at once, because a negative prompt has
+    no effect without guidance.
     """
     needed = asked(graph, registry)
+    blind = Graph({name: _without_pictures(node) for name, node in graph.nodes.items()})
     for name, node in graph.nodes.items():
         if name not in needed:
             continue
         if (replacing := LEFT_OUT.get(node.type)) is not None:
             yield f"{node.type} {name}", name, _without(graph, name, replacing)
-        elif node.type.startswith(PICTURED):
-            pictures = [one for one, _ in node.links() if one.startswith("image")]
-            inputs = {one: value for one, value in node.inputs.items() if one not in pictures}
-            if pictures:
-                changed = Graph({**graph.nodes, name: replace(node, inputs=inputs)})
-                yield f"the pictures of {node.type} {name}", name, changed
+        elif node.type.startswith(PICTURED) and blind.nodes[name] != node:
+            yield f"the pictures of {node.type} {name}", name, blind
+
+
+def _without_pictures(node: NodeCall) -> NodeCall:
+    """Returns a node without its links to references."""
+    if not node.type.startswith(PICTURED):
+        return node
+    links = {name for name, _ in node.links() if name.startswith("image")}
+    return replace(node, inputs={one: node.inputs[one] for one in node.inputs if one not in links})
 
 
 def _without(graph: Graph, name: str, replacing: tuple[str, ...]) -> Graph:
