@@ -357,6 +357,17 @@ def test_fill_does_not_change_the_rows_of_pictures_and_text(places: Path) -> Non
         torch.testing.assert_close(rows, alone, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("fill", [None, Fill(least=90, left=True)])
+def test_an_encoding_names_the_tokens_of_pictures(fill: Fill | None, places: Path) -> None:
+    layout = replace(CHAT, states=(0,), dropped="prefix", fill=fill)
+    clip, models = loaded(places / "qwen2_5_vl", layout), DeviceModels()
+    prompt = Prompt(clip, "a cube", pictures=(picture(56, 84), picture(84, 84)))
+    made = models.encode_text(prompt)
+    rows = torch.cat([models.see(one).hidden for one in seen_pictures(prompt)], dim=1)
+    assert torch.equal(made.hidden[:, list(made.slots)], rows)
+    assert models.encode_text(prompt).slots == made.slots  # from the cache
+
+
 def test_encoders_without_sight_are_refused(places: Path, tmp_path: Path) -> None:
     tensors = load_file(places / "qwen2_5_vl.safetensors")
     blind = tmp_path / "blind.safetensors"

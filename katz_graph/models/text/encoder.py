@@ -81,7 +81,7 @@ def encode(
     texts = [text, *further, *[text] * len(encoders)]
     each = [(*pair, said) for pair, said in zip(encoders, texts, strict=False)]
     in_rows = [number for number, one in enumerate(each) if kind_of_module(one[0]).rows]
-    parts, masks, pooled = [], [], None
+    parts, masks, pooled, slots = [], [], None, list[int]()
     if in_rows:
         mute = [number in absent for number in in_rows]
         those = [each[number] for number in in_rows]
@@ -90,9 +90,10 @@ def encode(
     for number, (module, tokenizer, said) in enumerate(each):
         if number in in_rows or (number in absent and not layout.lengths):
             continue
-        hidden, mask = encode_sequence(
+        hidden, mask, rows = encode_sequence(
             module, tokenizer, said, layout, layout.length(number), pictures.get(number, ())
         )
+        slots += [sum(part.shape[1] for part in parts) + row for row in rows]
         silent = number in absent
         parts.append(torch.zeros_like(hidden) if silent else hidden)
         masks.append(torch.zeros_like(mask) if silent else mask)
@@ -105,6 +106,7 @@ def encode(
         padded_length[0] if len(padded_length) == 1 else torch.cat(padded_length, dim=1),
         pooled,
         mask=torch.cat(masks, dim=1) if layout.lengths else None,
+        slots=tuple(slots),
     )
 
 

@@ -24,9 +24,10 @@ def encode_sequence(
     layout: TextLayout,
     length: int = 0,
     pictures: Sequence[Shown] = (),
-) -> tuple[Tensor, Tensor]:
-    """Returns hidden states [1, T, D] of a text, with weights applied, and a mask [1, T], true for
-    the text's tokens. `pictures`: those before the text, with their rows.
+) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """Returns hidden states [1, T, D] of a text, with weights applied; a mask [1, T], true for the
+    text's tokens; and the tokens that are rows of pictures. `pictures`: those before the text, with
+    their rows.
     """
     tokens, fill = said(tokenizer, text, layout, length, pictures), layout.filled(length)
     whole = fill.length(len(tokens))
@@ -35,7 +36,9 @@ def encode_sequence(
         empty, _ = _run(module, tokenizer, said(tokenizer, "", layout), whole, fill, layout)
         hidden = weigh(hidden, empty, [weight for _, weight in tokens])
     first = dropped(tokenizer, tokens, layout)
-    return hidden[:, first:], mask[:, first:]
+    before = (whole - len(tokens) if fill.left else 0) - first
+    slots = (place for place, (token, _) in enumerate(tokens) if isinstance(token, Slot))
+    return hidden[:, first:], mask[:, first:], tuple(before + place for place in slots)
 
 
 def last_state(module: Any, ids: Tensor) -> Tensor:
