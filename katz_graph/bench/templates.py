@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -229,16 +230,20 @@ def _unused_branch(graph: Graph, node: NodeCall) -> str:
 
 def variants(graph: Graph, registry: Registry) -> Iterator[tuple[str, str, Graph]]:
     """Yields a description, a node, and the graph without it, for each LoRA, reference and
-    ControlNet of a graph. All prompts lose their references at once, because a negative prompt has
-    no effect without guidance.
+    ControlNet of a graph. Nodes that give the same one, and all prompts with references, are left
+    out at once, because a negative prompt has no effect without guidance.
     """
     needed = asked(graph, registry)
     blind = Graph({name: _without_pictures(node) for name, node in graph.nodes.items()})
+    done: set[str] = set()
     for name, node in graph.nodes.items():
-        if name not in needed:
+        if name not in needed or name in done:
             continue
         if (replacing := LEFT_OUT.get(node.type)) is not None:
-            yield f"{node.type} {name}", name, _without(graph, name, replacing)
+            alike = _alike(graph, node, replacing)
+            done.update(alike)
+            changed = reduce(lambda left, one: _without(left, one, replacing), alike, graph)
+            yield f"{node.type} {' and '.join(alike)}", name, changed
         elif node.type.startswith(PICTURED) and blind.nodes[name] != node:
             yield f"the pictures of {node.type} {name}", name, blind
 
@@ -249,6 +254,17 @@ def _without_pictures(node: NodeCall) -> NodeCall:
         return node
     links = {name for name, _ in node.links() if name.startswith("image")}
     return replace(node, inputs={one: node.inputs[one] for one in node.inputs if one not in links})
+
+
+def _alike(graph: Graph, node: NodeCall, replacing: tuple[str, ...]) -> list[str]:
+    """Returns the nodes of a node's type whose inputs equal its inputs, except for `replacing`."""
+
+    def rest(one: NodeCall) -> tuple[str, dict[str, Any]]:
+        return one.type, {
+            name: value for name, value in one.inputs.items() if name not in replacing
+        }
+
+    return [name for name, one in graph.nodes.items() if rest(one) == rest(node)]
 
 
 def _without(graph: Graph, name: str, replacing: tuple[str, ...]) -> Graph:

@@ -22,16 +22,25 @@ from transformers_made import in_stages, inputs
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import ConditioningEntry, Picture, Prompt, References
 from katz_graph.models.configuration import config
+from katz_graph.models.costs.counts import Counts
 from katz_graph.models.family import family_of
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.convert import tensors as loaded_tensors
-from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
+from katz_graph.models.loading.sources import (
+    network_recipe,
+    pipeline_recipes,
+    typed_clip_recipe,
+)
+from katz_graph.models.stages import Sized
+from katz_graph.models.text.kinds import kind_of, text_width
+from katz_graph.models.text.tokens import load_tokenizer, sequence
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.sampling import table_of
 from katz_graph.sampling.names import SamplerChoice
 from katz_graph.sampling.schedules import levels_for_size
 from katz_graph.testing.random_models import Kind, draw_network, make_pipeline
 from katz_graph.testing.requests import bare_context, bind, local_engine, sample
+from katz_graph.testing.stand_ins.catalogue import write_stand_in
 from katz_graph.testing.stock_pipelines import TEXTS, Asked, loaded, stock
 
 SIZES = (6, 10), (3, 8)  # cells of references
@@ -129,10 +138,8 @@ def test_references_of_other_models_are_refused(
 # Pictures
 
 
-@pytest.mark.parametrize("kind", ["flux2", "klein"])
-def test_a_picture_with_references_is_the_stock_pipeline_s(
-    kind: Kind, pipelines: dict[Kind, Path]
-) -> None:
+def test_a_picture_with_references_is_the_stock_pipeline_s(pipelines: dict[Kind, Path]) -> None:
+    kind = "flux2"
     model, clip, vae = pipeline_recipes(pipelines[kind])
     draw = np.random.default_rng(3)
     pictures = [
@@ -140,14 +147,13 @@ def test_a_picture_with_references_is_the_stock_pipeline_s(
         for size in ((96, 64), (64, 128))
     ]
     noise = torch.randn(1, 128, 4, 6, generator=torch.Generator().manual_seed(7))
-    texts, guidance = (TEXTS[0], ""), 4.0 if kind == "klein" else 1.0
     with local_engine() as engine:
         context, latents = bare_context(engine), []
         for one in pictures:
             pixels = torch.from_numpy(np.asarray(one) / np.float32(255))[None]
             latents.append(Picture.of(engine.encode_image(vae, pixels, context)))
         seen = References(tuple(latents))
-        sides = [(ConditioningEntry(Prompt(clip, text), references=seen),) for text in texts]
+        sides = [(ConditioningEntry(Prompt(clip, text), references=seen),) for text in TEXTS]
         begin = {
             "model": model,
             "latent_image": {"samples": torch.zeros_like(noise)},
@@ -155,10 +161,10 @@ def test_a_picture_with_references_is_the_stock_pipeline_s(
             "sigmas": levels_for_size(3, 96, 64),
             "seed": 7,
         }
-        expansion = expand_sampling("SigmasStepBegin", begin, model, *sides, guidance)
+        expansion = expand_sampling("SigmasStepBegin", begin, model, *sides, 1.0)
         ours = sample(engine, bind(expansion.graph, expansion.outputs[0].node))
         picture = engine.decode_latent(vae, ours, context)
-    asked = Asked(pipelines[kind], kind, noise, 3, texts, guidance)
+    asked = Asked(pipelines[kind], kind, noise, 3)
     pipeline = loaded(asked, None, torch.float32)
     wanted, fewer = (
         stock(replace(asked, arguments={"image": pictures[:count]}), pipeline=pipeline)()
@@ -184,6 +190,34 @@ def test_levels_are_comfyui_s_for_files_and_folders(
         assert float(table.sigma_at(torch.tensor(0.5))) == pytest.approx(
             float(shift * 0.5 / (1 + (shift - 1) * 0.5)), abs=1e-6
         )
+
+
+# Texts
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "left"),
+    [
+        ("mistral_3_small_flux2_bf16.safetensors", "Mistral 3", True),
+        ("mistral_3_small_flux2_fp8.safetensors", "Mistral 3", True),
+        ("qwen_3_8b_fp8mixed.safetensors", "Qwen3", False),
+    ],
+)
+def test_the_file_decides_how_a_text_is_read(
+    name: str, title: str, left: bool, tmp_path: Path
+) -> None:
+    assert write_stand_in(tmp_path, "clip", name)
+    (path,) = tmp_path.rglob(name)
+    clip = typed_clip_recipe([path], "flux2")
+    (one,) = clip.encoders
+    assert kind_of(one.encoder).title == title and text_width(clip) == 3 * 64
+    words = load_tokenizer(one)
+    tokens = [token for token, _ in sequence(words, "a cube", clip.layout)]
+    pads = [place for place, token in enumerate(tokens) if token == words.pad_token_id]
+    assert len(tokens) == 512 > len(pads) > 256
+    assert pads == [*range(len(pads))] if left else [*range(512 - len(pads), 512)]
+    work = Counts().work(config(one.encoder), "text_encoder", Sized(1, 8, 8, 512))
+    assert work.flops > 0
 
 
 # Files

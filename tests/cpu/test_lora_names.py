@@ -49,6 +49,7 @@ MODELS: Mapping[str, tuple[str, tuple[Mapping[str, Any], ...]]] = {
     "qwen_image": ("qwen_image", ()),
     "krea2": ("krea2", ()),
     "qwen_image_21": ("qwen_image_21", ()),
+    "flux2": ("flux2", (QWEN3,)),
     "sd1": ("", (CLIP_L,)),
     "sd2": ("", (CLIP_H,)),
     "sdxl": ("", (CLIP_L, CLIP_G)),
@@ -63,6 +64,7 @@ CLASSES = {
     "qwen_image": "QwenImageTransformer2DModel",
     "krea2": "Krea2Transformer2DModel",
     "qwen_image_21": "QwenImage21Transformer2DModel",
+    "flux2": "Flux2Transformer2DModel",
 }
 DIFFERENCES = ("diff", "diff_b", "w_norm", "b_norm")
 LEVELS = ("text_model.", "model.")

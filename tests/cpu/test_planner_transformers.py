@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 import torch
 from pace import pace
 
+from katz_graph.core.graph import Link
 from katz_graph.core.recipe import (
     Component,
     ConditioningEntry,
@@ -212,6 +214,58 @@ def test_a_whole_controlnet_elsewhere_is_as_fast_as_its_residuals_arrive(
 
 def test_a_plan_of_flux_with_a_controlnet_takes_a_second_at_most(counts: Counts) -> None:
     wanted = region("flux", {"num_layers": 5, "num_single_layers": 10}, 512)
+    planned(wanted, counts, 1)  # counts the work of its stages
+    started = time.process_time()
+    planned(wanted, counts, 2, LINKS["NVLink"])
+    took = time.process_time() - started
+    assert took <= 1.0 * pace()
+
+
+def flux2(double: int, single: int, heads: int, text: int, alone: bool = False) -> Region:
+    """Returns a region of FLUX.2. `alone`: with each block as a group."""
+    blocks = {"num_layers": double, "num_single_layers": single}
+    sizes = blocks | {"num_attention_heads": heads, "joint_attention_dim": text}
+    model = component("Flux2Transformer2DModel", **sizes, guidance_embeds=True)
+    training = family_of(model).training
+    recipe = ModelRecipe(model, training.scheduler_of(model), training.latent(model))
+    entry = (ConditioningEntry(Given.of(torch.zeros(1, 512, text), None)),)
+    begin = {
+        "sampler_name": "euler",
+        "scheduler": "simple",
+        "steps": STEPS,
+        "seed": 1,
+        "latent_image": {"samples": torch.zeros(1, 128, 64, 64)},
+        "model": recipe,
+    }
+    expansion = expand_sampling("StepBegin", begin, recipe, entry, entry, 1.0)
+    nodes = expansion.graph.nodes
+    (whole,) = (name for name, node in nodes.items() if node.type == "TransformerBlocks")
+    if alone:
+        (head,) = (name for name, node in nodes.items() if node.type == "TransformerHead")
+        group = nodes[whole]
+        for number in range(double + single):
+            span = {"first_block": number, "last_block": number}
+            nodes[f"block{number}"] = replace(group, inputs={**group.inputs, **span})
+            group = replace(group, inputs={**group.inputs, "features": Link(f"block{number}", 0)})
+        last = {"features": Link(f"block{number}", 0)}
+        nodes[head] = replace(nodes[head], inputs={**nodes[head].inputs, **last})
+        del nodes[whole]
+    return bind(expansion.graph, expansion.outputs[0].node)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [((8, 48, 48, 15360), 358e-3), ((8, 24, 32, 12288), 96e-3), ((5, 20, 24, 7680), 44e-3)],
+)
+def test_flux2_takes_its_products_time(
+    sizes: tuple[int, int, int, int], wanted: float, counts: Counts
+) -> None:
+    assert seconds(planned(flux2(*sizes), counts, 1)) == pytest.approx(wanted, rel=0.03)
+
+
+def test_a_plan_of_flux2_s_blocks_for_two_devices_takes_a_second_at_most(counts: Counts) -> None:
+    wanted = flux2(8, 48, 48, 15360, alone=True)
+    assert sum(one.stage == "transformer_blocks" for one in wanted.operations) == 56
     planned(wanted, counts, 1)  # counts the work of its stages
     started = time.process_time()
     planned(wanted, counts, 2, LINKS["NVLink"])

@@ -12,6 +12,7 @@ import transformers
 from diffusers.loaders import single_file_utils
 from torch import Tensor
 
+from katz_graph.models.families.flux2.stand_ins import transformer as flux2
 from katz_graph.models.families.krea2.stand_ins import krea2
 from katz_graph.models.families.qwen_image.stand_ins import transformer
 from katz_graph.testing.stand_ins import text_encoders, vaes
@@ -79,6 +80,33 @@ def qwen_image(**changed: Any) -> Any:
     return diffusers.QwenImageTransformer2DModel(**sizes, **changed)
 
 
+def flux2_network(guidance_embeds: bool = False) -> Any:
+    return diffusers.Flux2Transformer2DModel(
+        num_layers=2,
+        num_single_layers=2,
+        attention_head_dim=32,
+        num_attention_heads=2,
+        joint_attention_dim=192,
+        axes_dims_rope=(8, 8, 8, 8),
+        guidance_embeds=guidance_embeds,
+    )
+
+
+def in_mistral(tensors: Tensors) -> Tensors:
+    """Returns the tensors with transformers' names of Mistral, and the final norm."""
+    words = {"tekken_model", "norm.weight"}
+    own = {name.removeprefix("model."): one for name, one in tensors.items()}
+    return {name: one for name, one in own.items() if name not in words} | {
+        "norm.weight": torch.empty(64)
+    }
+
+
+def mistral3() -> Any:
+    text = {"num_hidden_layers": 30, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = transformers.MistralConfig(**TEXT, **text, head_dim=128, vocab_size=131072)
+    return transformers.MistralModel(config)
+
+
 @pytest.mark.parametrize(
     ("made", "convert", "stock"),
     [
@@ -89,6 +117,13 @@ def qwen_image(**changed: Any) -> Any:
             dict,
             lambda: qwen_image(use_additional_t_cond=True, use_layer3d_rope=True),
         ),
+        (flux2, converted("flux2_transformer_checkpoint"), flux2_network),
+        (
+            lambda: flux2(guided=True),
+            converted("flux2_transformer_checkpoint"),
+            lambda: flux2_network(guidance_embeds=True),
+        ),
+        (text_encoders.mistral3, in_mistral, mistral3),
         (text_encoders.qwen25_vl, in_transformers, qwen25_vl),
         (lambda: text_encoders.qwen3_vl(4, generates=True), dict, qwen3_vl),
         (

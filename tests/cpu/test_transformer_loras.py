@@ -56,6 +56,7 @@ EACH: tuple[Kind, ...] = (  # one per family
     "qwen_image",
     "krea2",
     "qwen_image_21",
+    "klein",
 )
 RANK, STRENGTH = 3, 0.7
 QKV, ADDED = ("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj")
@@ -165,6 +166,20 @@ LAYERS: Mapping[Kind, Mapping[str, tuple[str, ...]]] = {
             "proj_out",
         )
     },
+    "klein": {
+        "double_blocks.0.img_attn.qkv": tuple(f"transformer_blocks.0.attn.{x}" for x in QKV),
+        "double_blocks.2.txt_attn.qkv": tuple(f"transformer_blocks.2.attn.{x}" for x in ADDED),
+        "double_blocks.1.img_mlp.0": ("transformer_blocks.1.ff.linear_in",),
+        "double_blocks.1.txt_mlp.2": ("transformer_blocks.1.ff_context.linear_out",),
+        "single_blocks.1.linear1": ("single_transformer_blocks.1.attn.to_qkv_mlp_proj",),
+        "single_blocks.0.linear2": ("single_transformer_blocks.0.attn.to_out",),
+        "double_stream_modulation_img.lin": ("double_stream_modulation_img.linear",),
+        "single_stream_modulation.lin": ("single_stream_modulation.linear",),
+        "time_in.out_layer": ("time_guidance_embed.timestep_embedder.linear_2",),
+        "txt_in": ("context_embedder",),
+        "final_layer.linear": ("proj_out",),
+        "final_layer.adaLN_modulation.1": ("norm_out.linear",),
+    },
 }
 """Maps original layer names of small transformers to diffusers'."""
 SWAPPED = {
@@ -175,6 +190,7 @@ SWAPPED = {
     "qwen_image": (),
     "krea2": (),
     "qwen_image_21": (),
+    "klein": ("final_layer.adaLN_modulation.1",),
 }
 
 torch.set_num_threads(1)
@@ -744,6 +760,7 @@ TITLES = {
     "qwen_image": "Qwen-Image",
     "krea2": "Krea 2",
     "qwen_image_21": "Qwen-Image 2.1",
+    "klein": "FLUX.2",
 }
 
 
@@ -758,10 +775,12 @@ def test_a_lora_of_another_family_is_refused_with_its_name(
         for name, tensor in tensors.items()
         if "block" in name or "layers" in name or "refiner" in name
     }
-    words = (
-        rf"made for {TITLES[theirs]}, not for {TITLES[ours]}: transformer\.\S+ (\(|has )shape \["
-    )
-    refused(ours, tmp_path, blocks, words)
+    # FLUX.1's blocks have all layers of FLUX.2's
+    title = "FLUX.1 or FLUX.2" if theirs == "klein" else TITLES[theirs]
+    made = f"made for {title}, not for {TITLES[ours]}"
+    if (ours, theirs) == ("flux", "klein"):
+        made = "made for another architecture"
+    refused(ours, tmp_path, blocks, rf"{made}: transformer\.\S+ (\(|has )shape \[")
 
 
 @pytest.mark.parametrize(("ours", "theirs"), list(permutations(("flux", "qwen_image"))))

@@ -42,9 +42,10 @@ def encode_sequence(
 
 
 def last_state(module: Any, ids: Tensor) -> Tensor:
-    """Returns the last hidden state [B, T, D] of tokens [B, T]."""
+    """Returns the last hidden state [B, T, D] of tokens [B, T], normed if the model has a norm."""
     if kind_of_module(module).causal:
-        return hidden_states(module, module.embed_tokens(ids))
+        layout = TextLayout(raw=module.norm is None)
+        return hidden_states(module, module.embed_tokens(ids), layout)
     hidden: Tensor = module(ids).last_hidden_state
     return hidden
 

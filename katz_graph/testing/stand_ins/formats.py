@@ -99,14 +99,13 @@ def write(path: Path, tensors: dict[str, Tensor], kind: str = "") -> None:
     with scales.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not kind:
-        save_file(
-            {name: one.to(torch.bfloat16).contiguous() for name, one in tensors.items()}, path
-        )
-        return
-    if kind == "fp8":
-        eights = {name: one.to(torch.float8_e4m3fn).contiguous() for name, one in tensors.items()}
-        save_file(eights, path)
+    if kind in ("", "fp8"):
+        dtype = torch.float8_e4m3fn if kind else torch.bfloat16
+        whole = {
+            name: (one.to(dtype) if one.is_floating_point() else one).contiguous()
+            for name, one in tensors.items()
+        }
+        save_file(whole, path)
         return
     files = Files(tensors, "comfy_quant" if kind == "convrot" else kind)
     for name, tensor in tensors.items():

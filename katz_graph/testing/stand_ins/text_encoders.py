@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from katz_graph.models.families.shared.random_parts import mistral_words
 from katz_graph.models.families.shared.stand_ins import (
     POOLED,
     QWEN25_WIDTH,
@@ -84,7 +85,7 @@ def _varint(value: int) -> bytes:
 
 
 def _qwen3() -> Shapes:
-    yield from _qwen3_tower("model", 3)
+    yield from _qwen3_tower("model", 36)
 
 
 def _qwen3_tower(tower: str, layers: int) -> Shapes:
@@ -133,6 +134,25 @@ def clip_g(projection: int = 40) -> dict[str, Tensor]:
     made = drawn(clip_shapes(WIDTH, 3), 6)
     weight = SPREAD * torch.randn(projection, WIDTH, generator=torch.Generator().manual_seed(7))
     return made | {"text_projection.weight": weight}
+
+
+def _mistral3(layers: int) -> Shapes:
+    yield "model.embed_tokens.weight", (131072, TEXT_WIDTH)
+    for number in range(layers):
+        place = f"model.layers.{number}"
+        yield f"{place}.self_attn.q_proj.weight", (256, TEXT_WIDTH)
+        yield f"{place}.self_attn.k_proj.weight", (128, TEXT_WIDTH)
+        yield f"{place}.self_attn.v_proj.weight", (128, TEXT_WIDTH)
+        yield f"{place}.self_attn.o_proj.weight", (TEXT_WIDTH, 256)
+        yield from _gated(f"{place}.mlp", TEXT_WIDTH, 96)
+        yield f"{place}.input_layernorm.weight", (TEXT_WIDTH,)
+        yield f"{place}.post_attention_layernorm.weight", (TEXT_WIDTH,)
+
+
+def mistral3(layers: int = 30) -> dict[str, Tensor]:
+    """Returns Mistral 3's weights up to the last layer that FLUX.2 reads, and its vocabulary."""
+    words = torch.frombuffer(bytearray(mistral_words()), dtype=torch.uint8)
+    return drawn(_mistral3(layers), 14) | {"tekken_model": words}
 
 
 def _qwen25_vl(layers: int, vision_layers: int) -> Shapes:

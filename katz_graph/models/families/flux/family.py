@@ -126,6 +126,7 @@ FAMILY = ModelFamily(
             "final_layer",
         ),
         originals=f"{FOLDER}.files:OF_LORAS.originals",
+        marks=("img_mod.lin", "txt_mod.lin", "proj_mlp"),
     ),
     text_sets=(TextSet("flux", ("clip", "t5")),),
     text_layout=TextLayout(pooled="plain", clip_rows=False, least=256),
