@@ -49,6 +49,7 @@ from katz_graph.testing.requests import (
     sample,
 )
 from katz_graph.testing.stock_pipelines import Asked, Shown, stock
+from katz_graph.testing.stock_pipelines import compared as further
 from katz_graph.testing.stock_pipelines import region as transformer_region
 
 BOUND = 1e-5  # of the latent's range; batching and threads alone change it by about 1e-6
@@ -65,6 +66,7 @@ PIPELINE_STEPS = 20
 # there Euler's scheduler interpolates the levels, but KSamplers interpolate their logarithms
 TRANSFORMER_STEPS = 10
 TRANSFORMER_SEED = 7
+FURTHER_STEPS = 4  # of pipelines that take large pictures only
 SPLIT, BATCHED, SAME = "one call per branch", "batched", "same modules"
 SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Euler": ("EulerDiscreteScheduler", {}),
@@ -133,6 +135,7 @@ def run() -> BenchResult:
         compared = [kind for kind, made in kinds().items() if made.stock is not None]
         rows += transformer_rows(Path(folder), compared)
         rows += editing_rows(Path(folder), compared)
+        rows += further_rows(Path(folder), compared)
         restored = all(unchanged_weights(list(cases(models))[-1]) for models in families)
     exact = [row for row in rows if row[1] == f"{SPLIT}, {SAME}"]
     metrics = {
@@ -207,6 +210,27 @@ def editing_rows(folder: Path, compared: Sequence[Kind]) -> Iterator[list[Any]]:
                     f"{SPLIT}, stock pipeline",
                     against_stock_picture(place, kind, 1, engine, shown),
                 ]
+
+
+def further_rows(folder: Path, compared: Sequence[Kind]) -> Iterator[list[Any]]:
+    """Yields the same comparisons with further pipelines of models that are shown a picture."""
+    for kind in compared:
+        for name, one in kinds()[kind].stock.comparisons.items():
+            place = folder / f"{kind}-{name}"
+            make_pipeline(place, kind, seed=5, **one.changed)
+            draw = torch.Generator().manual_seed(TRANSFORMER_SEED)
+            noise = torch.randn(one.shape, generator=draw)
+            sides = map(kinds()[kind].latent.pixels, one.shape[-2:])
+            image = torch.randint(0, 256, (1, *sides, 3), generator=draw) / 255
+            with local_engine(batching=False) as engine:
+                ours, theirs = further(
+                    one, place, noise, image, FURTHER_STEPS, TRANSFORMER_SEED, engine
+                )
+            yield [
+                f"{kind}, {name}, text, euler",
+                f"{SPLIT}, stock pipeline",
+                difference(ours, theirs),
+            ]
 
 
 def against_stock_picture(

@@ -24,6 +24,7 @@ from katz_graph.core.recipe import (
     VaeRecipe,
 )
 from katz_graph.ir.region import Region
+from katz_graph.models.families.shared.random_transformers import Comparison
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.node.types import Engine
 from katz_graph.picture.mask import greyed
@@ -98,6 +99,35 @@ def region(asked: Asked, seed: int, engine: Engine) -> Region:
     guidance = cfg(asked.kind, asked.guidance)
     expansion = expand_sampling(node, begin | how, model, positive, negative, guidance)
     return bind(expansion.graph, expansion.outputs[0].node)
+
+
+def compared(
+    one: Comparison,
+    folder: Path,
+    noise: Tensor,
+    image: Tensor,
+    steps: int,
+    seed: int,
+    engine: Engine,
+) -> tuple[Tensor, Tensor]:
+    """Returns our pictures [B, H, W, C] and those of a further pipeline, for the seed's noise. The
+    picture's latent is the model's reference.
+    """
+    model, clip, vae = pipeline_recipes(folder)
+    context = bare_context(engine)
+    latent = Picture.of(engine.encode_image(vae, image, context))
+    entry = ConditioningEntry(Prompt(clip, TEXTS[0]), references=References((latent,)))
+    begin = {
+        "model": model,
+        "latent_image": {"samples": torch.zeros_like(noise)},
+        "seed": seed,
+        **one.begin(steps, *image.shape[1:3]),
+    }
+    expansion = expand_sampling("SigmasStepBegin", begin, model, (entry,), (entry,), 1.0)
+    made = engine.sample(bind(expansion.graph, expansion.outputs[0].node), context)[0]["samples"]
+    frames = made.transpose(1, 2).flatten(0, 1) if model.latent.frames else made
+    ours = engine.decode_latent(vae, frames, context)
+    return ours[one.left_out :], one.pictures(folder, TEXTS[0], noise, image, steps)
 
 
 def _seen(asked: Asked, image: Tensor, vae: VaeRecipe, engine: Engine) -> dict[str, Any]:

@@ -4,7 +4,6 @@ does, on one device and on two. Other models refuse them.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import AutoencoderKLQwenImage, QwenImageLayeredPipeline
-from diffusers.pipelines.qwenimage import pipeline_qwenimage_layered as stock
-from PIL import Image
+from diffusers import AutoencoderKLQwenImage
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_layered
 from torch import Tensor
 from transformers_made import COSTED
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import LinearMap
-from katz_graph.core.patches import FlowSampling
 from katz_graph.core.recipe import Area, ConditioningEntry, Picture, Prompt, References
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
@@ -34,8 +31,9 @@ from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.sampling import evaluations_of, sampling_of
 from katz_graph.planner.template import template_request
 from katz_graph.testing.model_files import difference
-from katz_graph.testing.random_models import Kind, draw_network
+from katz_graph.testing.random_models import Kind, draw_network, kinds
 from katz_graph.testing.requests import bare_context, bind, local_engine, sample
+from katz_graph.testing.stock_pipelines import compared
 from katz_graph.testing.worker_threads import WorkerThreads
 
 LAYERED = {"use_additional_t_cond": True, "use_layer3d_rope": True}
@@ -75,13 +73,10 @@ def picture() -> Tensor:
 
 
 def asked(folder: Path, samples: Tensor, seen: Tensor | None = None, **changed: Any) -> Region:
-    """Returns a request with the pipeline's noise levels and a reference latent. `changed`: fields
-    of the conditioning, and the latent's mask.
+    """Returns a request with a reference latent. `changed`: fields of the conditioning, and the
+    latent's mask.
     """
     model, clip, _ = pipeline_recipes(folder)
-    model = model.with_patch(
-        FlowSampling(math.exp((math.prod(CELLS) / 4 / 256) ** 0.5), 10_000, 1.0)
-    )
     mask = {name: changed.pop(name) for name in ("noise_mask",) if name in changed}
     begin = {
         "model": model,
@@ -113,30 +108,20 @@ def layers(folder: Path, engine: DeviceEngine, reference: Tensor) -> Tensor:
 
 
 def test_layers_are_those_of_the_stock_pipeline(
-    folder: Path, engine: DeviceEngine, layers: Tensor, monkeypatch: pytest.MonkeyPatch
+    folder: Path, engine: DeviceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first frame is the whole picture, which the pipeline leaves out. The patch replaces the
     pipeline's size, of about 640 x 640 pixels.
     """
-    monkeypatch.setattr(stock, "calculate_dimensions", lambda area, ratio: (WIDTH, HEIGHT))
-    pipeline = QwenImageLayeredPipeline.from_pretrained(folder, processor=None)
-    pipeline.set_progress_bar_config(disable=True)
-    noise = torch.randn(1, 16, FRAMES, *CELLS, generator=torch.Generator().manual_seed(SEED))
-    (wanted,) = pipeline(
-        image=Image.fromarray((picture()[0] * 255).round().byte().numpy(), "RGBA"),
-        prompt=TEXT,
-        true_cfg_scale=1.0,
-        layers=FRAMES - 1,
-        num_inference_steps=STEPS,
-        latents=pipeline._pack_latents(noise.transpose(1, 2).contiguous(), 1, 16, *CELLS, FRAMES),
-        output_type="pt",
-    ).images
-    made = engine.decode_latent(
-        pipeline_recipes(folder)[2], layers.transpose(1, 2).flatten(0, 1), bare_context(engine)
+    monkeypatch.setattr(
+        pipeline_qwenimage_layered, "calculate_dimensions", lambda area, ratio: (WIDTH, HEIGHT)
     )
-    assert made.shape == (FRAMES, HEIGHT, WIDTH, 4)
-    assert difference(made[1:], wanted.movedim(1, -1)) <= 1e-5
-    assert (made[0] - made[1]).abs().max() > 0.1
+    layers = kinds()["qwen_image"].stock.comparisons["layers"]
+    noise = torch.randn(1, 16, FRAMES, *CELLS, generator=torch.Generator().manual_seed(SEED))
+    ours, theirs = compared(layers, folder, noise, picture(), STEPS, SEED, engine)
+    assert ours.shape == (FRAMES - 1, HEIGHT, WIDTH, 4)
+    assert difference(ours, theirs) <= 1e-5
+    assert (ours[0] - ours[1]).abs().max() > 0.1
 
 
 def test_the_reference_changes_layers(folder: Path, engine: DeviceEngine, layers: Tensor) -> None:

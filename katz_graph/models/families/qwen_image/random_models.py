@@ -12,6 +12,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, QwenImagePipeline
 from torch import Tensor
 
 from katz_graph.models.families.qwen_image.architecture import LATENT, MU
+from katz_graph.models.families.qwen_image.stock import LAYERED
 from katz_graph.models.families.shared.declarations import shifted_flow
 from katz_graph.models.families.shared.random_parts import LONG_WIDTH, frame_vae, shipped
 from katz_graph.models.families.shared.random_transformers import (
@@ -94,7 +95,12 @@ KINDS = {
         text_encoders=((language_model, lambda: shipped(QWEN2_5_VL), "Qwen2Tokenizer"),),
         latent=LATENT,
         absent=(),
-        stock=Stock(arguments, embedded_guidance=1.0, unpacked=unpacked),
+        stock=Stock(
+            arguments,
+            embedded_guidance=1.0,
+            unpacked=unpacked,
+            comparisons={"layers": LAYERED},
+        ),
         coder=frame_vae,
         wide=lambda heads, side: {"axes_dims_rope": [16, 24, 24]},
         published={

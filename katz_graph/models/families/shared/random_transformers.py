@@ -31,6 +31,28 @@ from katz_graph.sampling.names import SamplerChoice
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """Describes a further stock pipeline, of models that are shown a picture, and a request."""
+
+    changed: Mapping[str, Any]
+    """Changes to the configuration."""
+    shape: tuple[int, ...]
+    """Of the noise, [B, C, h, w] or [B, C, F, h, w]."""
+    levels: Callable[[int, int, int], Tensor]
+    """Returns the pipeline's noise levels for steps, and a picture's width and height in pixels."""
+    pictures: Callable[[Path, str, Tensor, Tensor, int], Tensor]
+    """Returns the pipeline's pictures [B, H, W, C] in 0..1 for its folder, a text, noise, a picture
+    [1, H, W, C] in whole bytes / 255, and steps.
+    """
+    left_out: int = 0
+    """The number of a sampler's first pictures that the pipeline leaves out."""
+
+    def begin(self, steps: int, height: int, width: int) -> dict[str, Any]:
+        """Returns the inputs of a SigmasStepBegin that give the pipeline's noise levels."""
+        return _over(self.levels(steps, width, height))
+
+
+@dataclass(frozen=True, slots=True)
 class Stock:
     """Describes the calls of a stock pipeline."""
 
@@ -60,6 +82,8 @@ class Stock:
     """Maps the kind of picture that an editing model reads to its pipeline and configuration
     changes.
     """
+    comparisons: Mapping[str, Comparison] = field(default_factory=dict)
+    """Further pipelines, by name."""
 
     def begin(self, steps: int, height: int, width: int) -> tuple[str, dict[str, Any]]:
         """Returns the node that begins an evaluation, and its inputs that give the pipeline's noise
@@ -68,8 +92,11 @@ class Stock:
         if self.levels is None:
             names = {"sampler_name": "euler", "scheduler": self.schedule}
             return "StepBegin", {**names, "steps": steps}
-        sigmas = self.levels(steps, width, height)
-        return "SigmasStepBegin", {"sampler": SamplerChoice("euler"), "sigmas": sigmas}
+        return "SigmasStepBegin", _over(self.levels(steps, width, height))
+
+
+def _over(sigmas: Tensor) -> dict[str, Any]:
+    return {"sampler": SamplerChoice("euler"), "sigmas": sigmas}
 
 
 SPREAD = 0.1  # standard deviation of weights
