@@ -253,11 +253,24 @@ def test_references_without_the_method_are_ignored_with_a_warning(
     assert STILL in warning and "reference" not in silence + no_warning
 
 
-def test_references_of_other_channels_are_refused(
-    engine: DeviceEngine, folders: dict[Kind, Path]
+@pytest.mark.parametrize(
+    ("channels", "placing", "words"),
+    [
+        (4, STILL, "a reference has 4 channels, the model's latents have 16"),
+        (16, "index", "no reference method index: choose index_timestep_zero"),
+        (16, "uxo", "no reference method uxo: choose index_timestep_zero"),
+    ],
+)
+def test_other_references_are_refused(
+    channels: int,
+    placing: ReferencePlacing,
+    words: str,
+    engine: DeviceEngine,
+    folders: dict[Kind, Path],
 ) -> None:
-    with pytest.raises(InputError, match="a reference has 4 channels, the model's latents have 16"):
-        sampled(engine, folders["krea2"], References((Picture.of(torch.zeros(1, 4, 4, 4)),), STILL))
+    latent = Picture.of(torch.zeros(1, channels, 4, 4))
+    with pytest.raises(InputError, match=words):
+        sampled(engine, folders["krea2"], References((latent,), placing))
 
 
 # Files
@@ -361,7 +374,7 @@ def test_a_pipeline_that_reads_other_states_is_refused(
 @pytest.mark.parametrize(
     ("kind", "width", "layers", "words"),
     [
-        ("Qwen3VLModel", 4096, 36, "give text of width 49152 .* takes 30720 .* use Qwen3-VL 4B"),
+        ("Qwen3VLModel", 4096, 36, "give text of width 4096 .* takes 30720 .* use Qwen3-VL 4B"),
         ("Qwen3Model", 2560, 36, "give text of width 2560 .* takes 30720 .* use Qwen3-VL 4B"),
         ("Qwen3VLModel", 2560, 28, "of 28 layers, .* reads the output of layer 35"),
     ],

@@ -9,7 +9,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from katz_graph.core.recipe import Component, ConditioningEntry, ModelRecipe
+from katz_graph.core.errors import InputError
+from katz_graph.core.recipe import (
+    Component,
+    ConditioningEntry,
+    ModelRecipe,
+    ReferencePlacing,
+)
 from katz_graph.models.configuration import config_value, expect_class
 from katz_graph.models.families.shared.conditioning import (
     check_channels,
@@ -22,7 +28,8 @@ TRANSFORMER = "Krea2Transformer2DModel"
 LATENT = QWEN_IMAGE.latent
 PATCH = 4  # latent cells per patch
 STATES = tuple(range(2, 36, 3))  # of the text encoder
-STILL = "index_timestep_zero"  # the only method of references
+UNSET: ReferencePlacing = "offset"  # the default, which no model of the family has
+STILL: ReferencePlacing = "index_timestep_zero"
 MU = 1.15  # of the shift of noise levels, at every picture size, as in ComfyUI
 
 
@@ -43,25 +50,29 @@ def transformer_architecture(part: Component) -> Architecture:
 def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:
-    """Removes references without the method that the model was trained with, as ComfyUI does.
-    Raises InputError for latents with a wrong channel count, and for guidance.
+    """Removes references without a method, as ComfyUI does. Raises InputError for latents with a
+    wrong channel count, for a method that the model has not, and for guidance.
     """
-    references = entry.references
-    entry = replace(entry, references=None)
-    check_unsupported_conditioning(entry, model)
-    if references is None or references.placing != STILL:
-        return entry
+    references, without = entry.references, replace(entry, references=None)
+    check_unsupported_conditioning(without, model)
+    if references is None or references.placing == UNSET:
+        return without
+    if references.placing != STILL:
+        raise InputError(
+            f"{model.network.folder}: the model has no reference method {references.placing}: "
+            f"choose {STILL}"
+        )
     for reference in references.latents:
         check_channels("a reference", reference, model)
-    return replace(entry, references=references)
+    return entry
 
 
 def unused(entry: ConditioningEntry) -> str:
     """Returns, for a warning, which conditioning has no effect; empty if all has."""
     references = entry.references
-    if references is None or references.placing == STILL or not references.latents:
+    if references is None or references.placing != UNSET or not references.latents:
         return ""
     return (
-        f"the model ignores the {len(references.latents)} reference latents, because their method "
-        f"is {references.placing}: add FluxKontextMultiReferenceLatentMethod with {STILL}"
+        f"the model ignores the {len(references.latents)} reference latents, because they have no "
+        f"method: add FluxKontextMultiReferenceLatentMethod with {STILL}"
     )
