@@ -24,6 +24,7 @@ from katz_graph.core.recipe import (
     Sizes,
     Zeroed,
 )
+from katz_graph.models.family import reads_mask
 from katz_graph.models.text.recipe import parts
 from katz_graph.models.text.textual_inversion import identities, with_learned_words
 from katz_graph.node import Node, Widget
@@ -247,6 +248,18 @@ class ControlNetApplyAdvanced(
         image: Image,
         vae: Vae | None = None,
     ) -> tuple[Conditioning, Conditioning]:
+        return self.applied(positive, negative, control_net, image, vae)
+
+    def applied(
+        self,
+        positive: Conditioning,
+        negative: Conditioning,
+        control_net: ControlNet,
+        image: Image,
+        vae: Vae | None = None,
+        visible: Mask | None = None,
+    ) -> tuple[Conditioning, Conditioning]:
+        """Applies a ControlNet. `visible`: a mask for an inpainting ControlNet, 1 = keep."""
         if not self.strength:
             return positive, negative
         use = ControlUse(
@@ -256,6 +269,7 @@ class ControlNetApplyAdvanced(
             self.start_percent,
             self.end_percent,
             vae=vae,
+            mask=None if visible is None else Picture.of(visible),
         )
         return mapped(positive, lambda entry: entry.with_control(use)), mapped(
             negative, lambda entry: entry.with_control(use)
@@ -284,6 +298,42 @@ class ControlNetApplySD3(
     ) -> tuple[Conditioning, Conditioning]:
         same = ControlNetApplyAdvanced(**self.model_dump())
         return same.run(positive, negative, control_net, image, vae)
+
+
+class ControlNetInpaintingAliMamaApply(
+    Node, category="conditioning/controlnet", names=("positive", "negative")
+):
+    """Applies an inpainting ControlNet to both conditionings. It sees the image without its masked
+    part, and the mask.
+    """
+
+    strength: Strength = 1.0
+    start_percent: Fraction = 0.0
+    end_percent: Fraction = 1.0
+
+    def run(
+        self,
+        positive: Conditioning,
+        negative: Conditioning,
+        control_net: ControlNet,
+        vae: Vae,
+        image: Image,
+        mask: Mask,
+        context: Context,
+    ) -> tuple[Conditioning, Conditioning]:
+        from katz_graph.files.images import resize
+
+        same = ControlNetApplyAdvanced(**self.model_dump())
+        if not reads_mask(control_net):
+            context.warn(
+                f"ControlNetInpaintingAliMamaApply: {control_net.control_net.folder} reads no "
+                "mask, so the mask is not used"
+            )
+            return same.run(positive, negative, control_net, image, vae)
+        visible = 1 - mask
+        height, width = image.shape[1:3]
+        seen = image * resize(visible[..., None], width, height, "bilinear", "center").round()
+        return same.applied(positive, negative, control_net, seen, vae, visible)
 
 
 class ControlNetApply(Node, category="conditioning/controlnet", title="Apply ControlNet (old)"):

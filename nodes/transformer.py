@@ -14,6 +14,7 @@ from katz_graph.node.wires import (
     Conditioning,
     ControlNet,
     Image,
+    Mask,
     Model,
     Prediction,
     Step,
@@ -60,7 +61,7 @@ class TransformerHead(Node, category="denoise", stage="transformer_head"):
 
 class TransformerControl(Node, category="denoise", stage="transformer_control"):
     """Embeds one reference image as tokens of a transformer's ControlNet. The model's VAE encodes
-    the image if the ControlNet reads latents.
+    the image if the ControlNet reads latents. The mask is for inpainting ControlNets; 1 = keep.
     """
 
     def run(
@@ -70,6 +71,7 @@ class TransformerControl(Node, category="denoise", stage="transformer_control"):
         step: Step,
         image: Image,
         vae: Vae | None = None,
+        mask: Mask | None = None,
     ) -> Tokens:
         raise OutsideRegion(self)
 

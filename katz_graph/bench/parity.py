@@ -199,8 +199,20 @@ def transformer_rows(folder: Path, compared: Sequence[Kind]) -> Iterator[list[An
 
 
 def editing_rows(folder: Path, compared: Sequence[Kind]) -> Iterator[list[Any]]:
-    """Yields the same comparisons for models with a picture input; these have one branch."""
+    """Yields the same comparisons for models with a picture input, and for inpainting ControlNets;
+    these have one branch.
+    """
     for kind in compared:
+        if (inpainting := kinds()[kind].stock.inpainting) is not None:
+            place = folder / f"{kind}-inpaint"
+            make_pipeline(place, kind, seed=5)
+            make_controlnet(place / "controlnet", kind, seed=2, **inpainting[1])
+            with local_engine(batching=False) as engine:
+                yield [
+                    f"{kind}, inpainting ControlNet, text, euler",
+                    f"{SPLIT}, stock pipeline",
+                    against_stock_picture(place, kind, 1, engine, "inpaint"),
+                ]
         for shown, (_, changed) in kinds()[kind].stock.editing.items():
             place = folder / f"{kind}-{shown}"
             make_pipeline(place, kind, seed=5, **changed)

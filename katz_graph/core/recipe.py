@@ -301,13 +301,14 @@ class Picture:
         return cls(tensor_digest(pixels), pixels.detach().cpu().contiguous())
 
 
-@dataclass(frozen=True, slots=True)
-class ControlUse:
+@dataclass(frozen=True, slots=True, repr=False)
+class ControlUse(Growing):
     """Applies a ControlNet to a conditioning: reference image, strength and window of the schedule
     (fractions).
 
     `spreads`: also applies to the negative conditioning if that has no ControlNet. `vae` encodes
-    the image for a ControlNet that reads latents.
+    the image for a ControlNet that reads latents. `mask`: for an inpainting ControlNet, [B, H, W];
+    1 = keep.
     """
 
     control_net: ControlNetRecipe
@@ -317,6 +318,7 @@ class ControlUse:
     end_percent: float = 1.0
     spreads: bool = False
     vae: VaeRecipe | None = None
+    mask: Picture | None = field(default=None, metadata=ADDED)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

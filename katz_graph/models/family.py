@@ -181,6 +181,8 @@ class Controls:
     # the function, as `module:function`, that converts a reference's pixels, in 0..1, to the pixels
     # that a ControlNet of a given configuration reads
     picture: str = ""
+    # true for a ControlNet that reads a mask of the visible part as the last channel of its latent
+    reads_mask: Callable[[Component], bool] = lambda _: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +388,12 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
             f"{ours.title}, the {noun} in {model.network.folder} is of {theirs.title}"
         )
     ours.controls.check(control, model)
+
+
+def reads_mask(control: ControlNetRecipe) -> bool:
+    """Returns whether a ControlNet reads the mask of the visible part."""
+    controls = family_of(control.control_net).controls
+    return controls is not None and controls.reads_mask(control.control_net)
 
 
 def block_numbers(text: str) -> tuple[int, ...]:

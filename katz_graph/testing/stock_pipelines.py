@@ -6,7 +6,7 @@ sigmas. Tests and `katz bench parity` compare pictures with them, `katz bench ov
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,10 +33,12 @@ from katz_graph.testing.random_models import Kind, kinds
 from katz_graph.testing.requests import bare_context, bind
 
 TEXTS = "a red circle above sand", "grey, blurred"
-Shown = Literal["controlnet", "fill", "control", "reference"]
-"""Use of a picture: input of a ControlNet, or of the model, for inpainting (`fill`), as its control
-picture, or as the reference of an edit.
+Shown = Literal["controlnet", "inpaint", "fill", "control", "reference"]
+"""Use of a picture: input of a ControlNet, with a mask (`inpaint`) or without, or of the model, for
+inpainting (`fill`), as its control picture, or as the reference of an edit.
 """
+CONTROLS = "controlnet", "inpaint"
+CELL = 8  # pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,11 @@ def hole(image: Tensor) -> Tensor:
     height, width = image.shape[1:3]
     mask[:, height // 4 : -height // 4 - 3, width // 3 : -5] = 1.0
     return mask
+
+
+def hole_of_cells(image: Tensor) -> Tensor:
+    """Returns a mask like `hole`, of whole cells: pipelines and ComfyUI resize others unequally."""
+    return hole(image)[:, ::CELL, ::CELL].repeat_interleave(CELL, 1).repeat_interleave(CELL, 2)
 
 
 def region(asked: Asked, seed: int, engine: Engine) -> Region:
@@ -132,9 +139,14 @@ def compared(
 
 def _seen(asked: Asked, image: Tensor, vae: VaeRecipe, engine: Engine) -> dict[str, Any]:
     """Returns the picture's fields of a conditioning entry."""
-    if asked.shown == "controlnet":
+    if asked.shown in CONTROLS:
         control = controlnet_recipe(asked.folder / "controlnet")
-        return {"control": (ControlUse(control, Picture.of(image), asked.strength, vae=vae),)}
+        use = ControlUse(control, Picture.of(image), asked.strength, vae=vae)
+        if asked.shown == "inpaint":
+            visible = 1 - hole_of_cells(image)
+            seen = Picture.of(image * visible[..., None])
+            use = replace(use, image=seen, mask=Picture.of(visible))
+        return {"control": (use,)}
     mask = hole(image) if asked.shown == "fill" else None
     pixels = image if mask is None else greyed(image, mask)
     latent = Picture.of(engine.encode_image(vae, pixels, bare_context(engine)))
@@ -155,8 +167,10 @@ def _given(asked: Asked, image: Tensor) -> dict[str, Any]:
         case "control":
             return {"control_image": 2 * pixels - 1}  # pipelines do not normalize tensors
         case _:
-            strength = {"controlnet_conditioning_scale": asked.strength}
-            return {"control_image": 2 * pixels - 1} | strength
+            given: dict[str, Any] = {"controlnet_conditioning_scale": asked.strength}
+            if asked.shown == "inpaint":
+                given["control_mask"] = hole_of_cells(image)[:, None]
+            return {"control_image": 2 * pixels - 1} | given
 
 
 def stock(
@@ -210,6 +224,8 @@ def loaded(asked: Asked, device: torch.device | None, dtype: torch.dtype) -> Any
         name, _ = made.stock.editing[asked.shown]
     elif asked.image is not None:
         name = f"{name.removesuffix('Pipeline')}ControlNetPipeline"
+        if asked.shown == "inpaint" and made.stock.inpainting is not None:
+            name, _ = made.stock.inpainting
         model = getattr(diffusers, made.control)
         parts["controlnet"] = model.from_pretrained(asked.folder / "controlnet", dtype=dtype)
     pipeline = getattr(diffusers, name).from_pretrained(asked.folder, dtype=dtype, **parts)

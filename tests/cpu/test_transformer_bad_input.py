@@ -173,7 +173,6 @@ UNSUPPORTED_FAMILIES = {
     "Mochi": ("t5_yproj.weight", "blocks.0.attn.qkv_x.weight"),
     "CogVideoX": ("patch_embed.text_proj.weight", "transformer_blocks.0.norm1.linear.weight"),
     "Cosmos": ("net.x_embedder.proj.1.weight",),
-    "Qwen-Image ControlNet": ("txt_norm.weight", "controlnet_x_embedder.weight"),
     "Chroma": ("distilled_guidance_layer.0.norms.0.scale", "double_blocks.0.img_attn.norm.query_norm.scale"),
     "HiDream": ("double_stream_blocks.0.block.attn1.to_q.weight",),
     "Kandinsky 5": ("visual_transformer_blocks.0.cross_attention.key_norm.weight",),

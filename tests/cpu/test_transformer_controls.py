@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import FluxPipeline
+from diffusers import FluxPipeline, QwenImagePipeline
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers_made import GUIDANCE, PROMPTS, STEPS, forward, guidance, inputs
@@ -44,9 +44,14 @@ from katz_graph.testing.requests import bare_context, bind, local_engine, sample
 from katz_graph.testing.stock_pipelines import Asked, schedule, stock
 from katz_graph.testing.worker_threads import WorkerThreads
 
-EACH: tuple[Kind, ...] = ("sd35", "flux", "hunyuan_dit")
+EACH: tuple[Kind, ...] = ("sd35", "flux", "hunyuan_dit", "qwen_image")
 SIZE = 64, 96  # of pictures
-BLOCKS = {"sd35": 2, "flux": 3, "hunyuan_dit": 3}  # in the ControlNets of the folders
+BLOCKS = {
+    "sd35": 2,
+    "flux": 3,
+    "hunyuan_dit": 3,
+    "qwen_image": 2,
+}  # in the ControlNets of the folders
 
 torch.set_num_threads(1)
 
@@ -168,6 +173,11 @@ def test_residuals_for_any_groups_of_blocks_match_forward(
     elif kind == "hunyuan_dit":
         found = forward(control, step, text, controlnet_cond=reference, conditioning_scale=0.7)
         wanted = forward(base, step, text, controlnet_block_samples=list(found))
+        plain = forward(base, step, text)
+    elif kind == "qwen_image":
+        hint = QwenImagePipeline._pack_latents(reference, *reference.shape)
+        found = forward(control, step, text, controlnet_cond=hint, conditioning_scale=0.7)
+        wanted = forward(base, step, text, controlnet_block_samples=found)
         plain = forward(base, step, text)
     else:
         size = (batch, 16, 6, 10)
@@ -440,7 +450,11 @@ def test_a_single_file_is_the_folder_s_controlnet(
     heads = {"attention_head_dim": 32, "num_attention_heads": 1}
     blocks = 3 if kind == "hunyuan_dit" else 2
     module = draw_controlnet(
-        kind, 2, blocks, **heads, **({"axes_dims_rope": [4, 14, 14]} if kind == "flux" else {})
+        kind,
+        2,
+        blocks,
+        **heads,
+        **({"axes_dims_rope": [4, 14, 14]} if kind in ("flux", "qwen_image") else {}),
     )
     save_file(dict(module.state_dict()), tmp_path / "control.safetensors")
     ours = controlnet_recipe(tmp_path / "control.safetensors")

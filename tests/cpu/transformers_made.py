@@ -162,10 +162,17 @@ def forward(module: Any, step: Step, text: TextEncoding, **more: Any) -> Any:
             ids = Krea2Pipeline.prepare_position_ids(states.shape[1], rows, columns, "cpu")
             whole = module(packed(x), states, time, ids).sample
             return unpacked(whole, rows, columns)
-        case "QwenImageTransformer2DModel":
-            tokens = QwenImagePipeline._pack_latents(x, *x.shape)
-            shapes = [[(1, height // 2, width // 2)]] * batch
-            whole = module(tokens, text.hidden, None, time, shapes).sample
+        case "QwenImageTransformer2DModel" | "QwenImageControlNetModel" as name:
+            given = {
+                "hidden_states": QwenImagePipeline._pack_latents(x, *x.shape),
+                "encoder_hidden_states": text.hidden,
+                "timestep": time,
+                "img_shapes": [[(1, height // 2, width // 2)]] * batch,
+            }
+            whole = module(**given, **more, return_dict=False)
+            if name == "QwenImageControlNetModel":
+                return whole
+            (whole,) = whole
             return QwenImagePipeline._unpack_latents(whole, height * 8, width * 8, 8)[:, :, 0]
         case "Flux2Transformer2DModel":
             ids = Flux2Pipeline._prepare_latent_ids(x), Flux2Pipeline._prepare_text_ids(text.hidden)

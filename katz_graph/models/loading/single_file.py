@@ -85,7 +85,6 @@ UNSUPPORTED_FAMILIES = {  # patterns of tensor names -> unsupported families
     r"(^|\.)clip_txt_mapper\.|\.channelwise\.": "Stable Cascade",
     r"(^|\.)head\.modulation$": "Wan",
     r"(^|\.)patchify_proj\.": "LTX-Video",
-    r"(?s)\A(?=.*(^|\.)txt_norm\.)(?=.*(^|\.)controlnet_x_embedder\.)": "Qwen-Image ControlNet",
     r"(^|\.)adaln_single\.": "PixArt",
     r"(^|\.)net\.x_embedder\.": "Cosmos",
     r"(^|\.)t5_yproj\.": "Mochi",
@@ -108,7 +107,7 @@ KINDS = {
         "MistoLine ControlNet",
         "which is not supported: use another ControlNet",
     ),
-    r"input_hint_block\.|controlnet_cond_embedding\.": (
+    r"input_hint_block\.|controlnet_cond_embedding\.|controlnet_x_embedder\.": (
         "ControlNet",
         "load it with ControlNetLoader",
     ),

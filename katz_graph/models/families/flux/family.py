@@ -94,6 +94,7 @@ FAMILY = ModelFamily(
                 prefixes=("",),
                 names=("controlnet_x_embedder.weight",),
                 configure=controlnet_configuration,
+                absent=("txt_norm.weight",),
             ),
             Layout(
                 prefixes=("",),

@@ -26,6 +26,7 @@ from katz_graph.models.family import Architecture
 from katz_graph.models.vae.kinds import QWEN_IMAGE
 
 TRANSFORMER = "QwenImageTransformer2DModel"
+CONTROLNET = "QwenImageControlNetModel"
 LATENT = QWEN_IMAGE.latent
 STILL: ReferencePlacing = "index_timestep_zero"
 BEHIND: ReferencePlacing = "negative_index"
@@ -35,10 +36,10 @@ MU = 1.15  # of the shift of noise levels, at every size, as in ComfyUI
 
 @lru_cache(maxsize=256)
 def transformer_architecture(part: Component) -> Architecture:
-    """Returns the architecture of a transformer. Raises InputError for another class, and for a
-    guidance input, which no published model has.
+    """Returns the architecture of a transformer or a ControlNet. Raises InputError for another
+    class, and for a guidance input, which no published model has.
     """
-    expect_class(part, TRANSFORMER)
+    expect_class(part, TRANSFORMER, CONTROLNET)
     if config(part).get("guidance_embeds"):
         raise InputError(
             f"{part.folder}: config.json: guidance_embeds is true, expected false: models with a "

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from katz_graph.core.recipe import TextLayout
 from katz_graph.models.families.qwen_image.architecture import (
+    CONTROLNET,
     MU,
     TRANSFORMER,
     complete,
     latent_of,
     transformer_architecture,
 )
+from katz_graph.models.families.qwen_image.controls import (
+    HINT,
+    check_controlnet,
+    controlnet_configuration,
+    reads,
+    reads_mask,
+)
 from katz_graph.models.families.qwen_image.files import transformer_configuration
+from katz_graph.models.families.shared.controls import numbered_blocks
 from katz_graph.models.families.shared.declarations import (
     DESCRIBING,
     lora_names,
     shifted_flow,
     transformer,
 )
-from katz_graph.models.family import Files, Layout, ModelFamily, TextSet, Training
+from katz_graph.models.families.shared.transformer_region import draw_control
+from katz_graph.models.family import Controls, Files, Layout, ModelFamily, TextSet, Training
 from katz_graph.models.text.chat import EDITING
 from katz_graph.models.text.kinds import QWEN2_5_VL
 
@@ -39,7 +49,7 @@ FAMILY = ModelFamily(
             prefixes=("model.diffusion_model.", ""),
             names=("txt_norm.weight",),
             configure=transformer_configuration,
-            absent=("controlnet_x_embedder.weight",),
+            absent=(HINT,),
         ),
         text_encoders={"text_encoders.qwen25_7b.transformer.": QWEN2_5_VL},
         convert=f"{FOLDER}.files:converted",
@@ -49,6 +59,22 @@ FAMILY = ModelFamily(
         noise=lambda _: shifted_flow(MU),
         multiplier=1.0,
         own_levels=True,
+    ),
+    controls=Controls(
+        (CONTROLNET,),
+        (
+            Layout(
+                prefixes=("",),
+                names=("txt_norm.weight",),
+                configure=controlnet_configuration,
+                absent=("proj_out.weight",),
+            ),
+        ),
+        check_controlnet,
+        draw_control,
+        reads,
+        numbered_blocks,
+        reads_mask=reads_mask,
     ),
     lora=lora_names(
         roots=(

@@ -88,7 +88,7 @@ KINDS = {
     "qwen_image": RandomTransformer(
         pipeline="QwenImagePipeline",
         network="QwenImageTransformer2DModel",
-        control="",
+        control="QwenImageControlNetModel",
         configuration=configuration,
         control_configuration=lambda network, blocks: network,
         scheduler=lambda: FlowMatchEulerDiscreteScheduler.from_config(shifted_flow(MU)),
@@ -100,6 +100,7 @@ KINDS = {
             embedded_guidance=1.0,
             unpacked=unpacked,
             comparisons={"layers": LAYERED},
+            inpainting=("QwenImageControlNetInpaintPipeline", {"extra_condition_channels": 4}),
         ),
         coder=frame_vae,
         wide=lambda heads, side: {"axes_dims_rope": [16, 24, 24]},

@@ -6,7 +6,7 @@ Embeddings [B, 2E] hold that of the timestep and that of timestep 0, which refer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -97,7 +97,7 @@ def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Ten
     now = timestep.float().to(dtype)
     times = torch.stack([now, torch.zeros_like(now)], dim=1)
     # a model trained with two timesteps embeds both in one product
-    groups = [times] if module.config.zero_cond_t else times.chunk(2, dim=1)
+    groups = [times] if module.config.get("zero_cond_t") else times.chunk(2, dim=1)
     made = [
         embedders.timestep_embedder(
             torch.unflatten(embedders.time_proj(group.flatten()).to(dtype), 0, group.shape)
@@ -105,7 +105,7 @@ def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Ten
         for group in groups
     ]
     each = torch.cat(made, dim=1)
-    if module.config.use_additional_t_cond:
+    if module.config.get("use_additional_t_cond"):
         first = torch.zeros(1, dtype=torch.long, device=now.device)
         each = each + embedders.addition_t_embedding(first)  # its weights may be 8 bits wide
     return each.flatten(1)
@@ -140,6 +140,20 @@ def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int
     picture = hidden[:, : rows * columns]  # reference tokens follow
     now = embedding.chunk(2, dim=-1)[0]
     return unpacked(module.proj_out(module.norm_out(picture, now)), rows, columns, side(module))
+
+
+def hint(module: Any, reference: Tensor) -> Tensor:
+    tokens: Tensor = module.controlnet_x_embedder(packed(padded(reference, side(module))))
+    return tokens
+
+
+def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
+    found: Tensor = module.controlnet_blocks[number](hidden)
+    return found
+
+
+def unshifted(values: Mapping[str, Any]) -> bool:
+    return False
 
 
 def _frequencies(module: Any, ids: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ several trainers.
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 
 import torch
 
@@ -31,8 +32,14 @@ def _transformer(layers: int) -> Shapes:
     yield "txt_norm.weight", (QWEN25_WIDTH,)
     yield from linear("time_text_embed.timestep_embedder.linear_1", WIDTH, 256)
     yield from linear("time_text_embed.timestep_embedder.linear_2", WIDTH, WIDTH)
-    for number in range(layers):
-        place = f"transformer_blocks.{number}"
+    yield from _blocks("transformer_blocks", layers)
+    yield from linear("norm_out.linear", 2 * WIDTH, WIDTH)
+    yield from linear("proj_out", 64, WIDTH)
+
+
+def _blocks(name: str, count: int) -> Shapes:
+    for number in range(count):
+        place = f"{name}.{number}"
         for one in ("to_q", "to_k", "to_v", "to_out.0", "to_add_out"):
             yield from linear(f"{place}.attn.{one}", WIDTH, WIDTH)
         for one in "qkv":
@@ -43,8 +50,6 @@ def _transformer(layers: int) -> Shapes:
             yield from linear(f"{place}.{side}_mod.1", 6 * WIDTH, WIDTH)
             yield from linear(f"{place}.{side}_mlp.net.0.proj", 4 * WIDTH, WIDTH)
             yield from linear(f"{place}.{side}_mlp.net.2", WIDTH, 4 * WIDTH)
-    yield from linear("norm_out.linear", 2 * WIDTH, WIDTH)
-    yield from linear("proj_out", 64, WIDTH)
 
 
 def transformer(layers: int = 2, still: bool = False, layered: bool = False) -> Tensors:
@@ -60,6 +65,16 @@ def transformer(layers: int = 2, still: bool = False, layered: bool = False) -> 
     return made
 
 
+def instantx(inputs: int = 64) -> Tensors:
+    """Returns a ControlNet by InstantX, with as many input channels per token."""
+    own = (one for one in _transformer(1) if not one[0].startswith(("norm_out.linear", "proj_out")))
+    more = (
+        *linear("controlnet_x_embedder", WIDTH, inputs),
+        *linear("controlnet_blocks.0", WIDTH, WIDTH),
+    )
+    return drawn(chain(own, more), 34)
+
+
 def _lora(naming: Naming, chosen: str = "attn") -> Tensors:
     return lora(transformer(), naming, chosen, seed=33)
 
@@ -72,6 +87,8 @@ STAND_INS = (
     StandIn("unet", r"^qwen_image_edit_2511", partial(transformer, still=True)),
     StandIn("unet", r"^qwen_image_layered", partial(transformer, layered=True)),
     StandIn("unet", r"^(qwen_image_(2512|edit|fp8|bf16)|FireRed-Image)", transformer),
+    StandIn("controlnet", r"^Qwen-Image-InstantX-ControlNet-Union", instantx),
+    StandIn("controlnet", r"^Qwen-Image-InstantX-ControlNet-Inp", partial(instantx, inputs=68)),
     StandIn("loras", r"^(Qwen-Image|FireRed)\S*Lightning", lambda: _lora(bare, "_blocks")),
     StandIn("loras", r"^qwen_image_union_diffsynth", lambda: _lora(peft("", ".default"))),
     StandIn("loras", r"^(illustration|gummycandy)", lambda: _lora(underscored("lora_unet_"))),

@@ -95,5 +95,16 @@ def fit_reference(pixels: Tensor, batch: int, height: int, width: int) -> Tensor
     """
     if pixels.shape[-1] == 1:
         pixels = pixels.expand(-1, -1, -1, 3)
-    fitted = resize(pixels[..., :3], width, height, "nearest-exact", "center").movedim(-1, 1)
+    return _fitted(pixels[..., :3], batch, height, width)
+
+
+def fit_visible(mask: Tensor, batch: int, height: int, width: int) -> Tensor:
+    """Resizes centre-cropped masks [b, H, W] by nearest-exact to the cells of a latent, [batch, 1,
+    height, width], and repeats them to fill the batch.
+    """
+    return _fitted(mask[..., None], batch, height, width)
+
+
+def _fitted(pixels: Tensor, batch: int, height: int, width: int) -> Tensor:
+    fitted = resize(pixels, width, height, "nearest-exact", "center").movedim(-1, 1)
     return repeated(fitted, batch).contiguous()

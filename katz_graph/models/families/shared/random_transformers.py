@@ -84,6 +84,8 @@ class Stock:
     """
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     """Further pipelines, by name."""
+    inpainting: tuple[str, Mapping[str, Any]] | None = None
+    """Pipeline of an inpainting ControlNet, and the changes to the ControlNet's configuration."""
 
     def begin(self, steps: int, height: int, width: int) -> tuple[str, dict[str, Any]]:
         """Returns the node that begins an evaluation, and its inputs that give the pipeline's noise

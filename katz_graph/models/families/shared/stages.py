@@ -90,20 +90,23 @@ def position_once(reader: Reader) -> Hoisted:
 
 
 def reference_once(reader: Reader) -> Hoisted:
-    """Returns a ControlNet's image, and the size of the operation's part of the latent. Raises
-    InputError for an image from the loop.
+    """Returns a ControlNet's image and mask, and the size of the operation's part of the latent.
+    Raises InputError for an image or a mask from the loop.
     """
-    image, cells = reader.inputs["image"], reader.part and reader.part.cells
-    if isinstance(image, (Ref, Previous)):
-        raise InputError(
-            f"{reader.where}, image: must come from outside the step region, because it does not "
-            "change there"
-        )
-    image = image if isinstance(image, Picture) else Picture.of(image)
-    vae = reader.inputs.get("vae")
-    model = short_digest((reader.model, vae))
-    inputs = {"control_net": reader.model, "image": image, "cells": cells}
-    key = ":".join([image.digest[:12], model, *map(str, cells or ())])
+    cells, vae = reader.part and reader.part.cells, reader.inputs.get("vae")
+    pictures: dict[str, Picture] = {}
+    for name in ("image", "mask"):
+        value = reader.inputs.get(name)
+        if isinstance(value, (Ref, Previous)):
+            raise InputError(
+                f"{reader.where}, {name}: must come from outside the step region, because it does "
+                "not change there"
+            )
+        if value is not None:
+            pictures[name] = value if isinstance(value, Picture) else Picture.of(value)
+    digests = [one.digest[:12] for one in pictures.values()]
+    key = ":".join([*digests, short_digest((reader.model, vae)), *map(str, cells or ())])
+    inputs = {"control_net": reader.model, **pictures, "cells": cells}
     return key, inputs if vae is None else {**inputs, "vae": vae}
 
 

@@ -16,7 +16,7 @@ from katz_graph.core.recipe import ControlNetRecipe, ModelRecipe, References
 from katz_graph.ir.values import TextEncoding, Tokens, per_row
 from katz_graph.models.active import ActiveBlock, Layers, collected, layers_of
 from katz_graph.models.configuration import config
-from katz_graph.models.families.shared.compute import UNPOOLED, fit_reference
+from katz_graph.models.families.shared.compute import UNPOOLED, fit_reference, fit_visible
 from katz_graph.models.families.shared.transformer_region import check_vae
 from katz_graph.models.families.shared.transformer_stack import (
     Fixed,
@@ -99,8 +99,11 @@ def channels(module: None, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    """Resizes a reference image to the picture, or to the operation's part of it."""
-    height, width = map(loop.latent.pixels, inputs["cells"] or loop.shape[-2:])
+    """Resizes a reference image to the picture, or to the operation's part of it, and a mask to the
+    latent.
+    """
+    cells = inputs["cells"] or loop.shape[-2:]
+    height, width = map(loop.latent.pixels, cells)
     part = inputs["control_net"].control_net
     check_vae(part, inputs.get("vae"), loop.latent)  # explicit regions were not checked before
     stack = import_module(family_of(part).network.stack)
@@ -110,17 +113,24 @@ def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     controls = family_of(part).controls
     if controls is not None and controls.picture:
         pixels = named(controls.picture)(config(part), pixels)
-    return {"pixels": pixels, "space": space, "dtype": str(loop.dtype)}
+    mask = inputs.get("mask")
+    visible = None if mask is None else fit_visible(mask.pixels, loop.shape[0], *cells)
+    return {"pixels": pixels, "space": space, "dtype": str(loop.dtype), "visible": visible}
 
 
 def reference(encode: Callable[[Tensor], Tensor] | None, given: Mapping[str, Any]) -> Outputs:
-    """Returns the input of a ControlNet: the reference encoded by a VAE, or its pixels in -1..1."""
+    """Returns the input of a ControlNet: the reference encoded by a VAE, with the mask behind it if
+    there is one, or its pixels in -1..1.
+    """
     pixels: Tensor = given["pixels"]
     dtype = getattr(torch, given["dtype"].removeprefix("torch."))
     if encode is None:
         return ((pixels * 2 - 1).to(dtype),)
     latent = encode(pixels.movedim(1, -1)).to(pixels.device)
-    return (given["space"].normalised(latent).to(dtype),)
+    seen = given["space"].normalised(latent)
+    if given["visible"] is not None:
+        seen = torch.cat([seen, given["visible"].to(seen.dtype)], dim=1)
+    return (seen.to(dtype),)
 
 
 def hint(module: Any, given: Mapping[str, Any]) -> Outputs:

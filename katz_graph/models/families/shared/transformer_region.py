@@ -10,9 +10,16 @@ from katz_graph.core.errors import InputError
 from katz_graph.core.graph import Link, NodeCall
 from katz_graph.core.latent_space import LatentSpace
 from katz_graph.core.patches import freeu_patches, network_wrapper
-from katz_graph.core.recipe import Component, Conditioning, ControlUse, ModelRecipe, VaeRecipe
+from katz_graph.core.recipe import (
+    Component,
+    Conditioning,
+    ControlUse,
+    ModelRecipe,
+    Picture,
+    VaeRecipe,
+)
 from katz_graph.models.configuration import config
-from katz_graph.models.family import Control, check_controlnet, family_of
+from katz_graph.models.family import Control, check_controlnet, family_of, reads_mask
 from katz_graph.models.vae.kinds import latent_space
 
 
@@ -104,7 +111,8 @@ def draw_control(
     use: ControlUse,
 ) -> tuple[Link, ...]:
     """Adds the embedding and the blocks of a ControlNet, and returns one residual per block. Raises
-    InputError if it does not fit the model, or if it reads latents and no VAE is set.
+    InputError if it does not fit the model, or if it reads latents or a mask and no VAE or no mask
+    is set.
     """
     control_net = use.control_net
     check_controlnet(control_net, model)
@@ -114,6 +122,9 @@ def draw_control(
     inputs: dict[str, Any] = {**common, "image": use.image, "vae": vae}
     family = family_of(model.network).controls
     assert family is not None and family.blocks is not None  # ensured by check_controlnet
+    if reads_mask(control_net):
+        check_mask(control_net.control_net, use.mask)
+        inputs["mask"] = use.mask
     if family.reads_tokens(control_net.control_net):
         tokens = _embedded(nodes, f"{name}-embed", model, step, text)
         inputs |= {"model": model, "features": tokens}
@@ -148,6 +159,15 @@ def check_vae(control_net: Component, vae: VaeRecipe | None, latent: LatentSpace
         raise InputError(
             f"{vae.vae.folder}: the VAE gives latents of {channels} channels, the ControlNet in "
             f"{control_net.folder} reads {latent.channels}: link the model's own VAE"
+        )
+
+
+def check_mask(control_net: Component, mask: Picture | None) -> None:
+    """Raises InputError if an inpainting ControlNet has no mask."""
+    if mask is None:
+        raise InputError(
+            f"{control_net.folder}: the ControlNet reads a mask: apply it with "
+            "ControlNetInpaintingAliMamaApply"
         )
 
 

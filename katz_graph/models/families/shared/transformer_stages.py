@@ -161,10 +161,10 @@ REFERENCE = Stage(
     compute=f"{COMPUTE}:reference",
     bind=f"{COMPUTE}:bind_reference",
     module="vae",
-    recipes=("control_net", "image", "cells"),
+    recipes=("control_net", "image", "mask", "cells"),
     recorded=False,
     once=reference_once,
-    replaces=("image", "vae"),
+    replaces=("image", "mask", "vae"),
 )
 HINT = Stage(
     f"{NOUN}_hint",
