@@ -26,7 +26,8 @@ from katz_graph.executor.rehearsal import DEVICE, PlanningEngine
 from katz_graph.models.families.qwen_image.family import FAMILY
 from katz_graph.models.loading.sources import clip_recipe
 from katz_graph.models.text.chat import EDITING
-from katz_graph.models.text.tokens import load_tokenizer, prompt_length
+from katz_graph.models.text.pictures import shown
+from katz_graph.models.text.tokens import load_tokenizer, prompt_length, said
 from katz_graph.models.vae.kinds import QWEN_IMAGE
 from katz_graph.nodes.conditioning import ConditioningZeroOut
 from katz_graph.nodes.edit_prompts import TextEncodeQwenImageEdit, TextEncodeQwenImageEditPlus
@@ -98,9 +99,9 @@ def test_one_picture_has_one_size_for_the_encoder_and_the_vae(clip: ClipRecipe) 
     (latent,) = references_of(entry).latents
     assert latent.pixels.shape == (1, 16, 104, 156)
     tokens = load_tokenizer(clip.encoders[0])
-    said = tokens(EDITING.format(f"{BLOCK}a cube")).input_ids
+    words = tokens(EDITING.format(f"{BLOCK}a cube")).input_ids
     # 64 tokens of the system's turn are dropped; 30 x 45 rows take the place of one token
-    assert prompt_length(prompt_of(entry)) == len(said) - 64 + 30 * 45 - 1
+    assert prompt_length(prompt_of(entry)) == len(words) - 64 + 30 * 45 - 1
 
 
 def test_several_pictures_have_a_size_each_and_keep_their_numbers(clip: ClipRecipe) -> None:
@@ -113,9 +114,12 @@ def test_several_pictures_have_a_size_each_and_keep_their_numbers(clip: ClipReci
     assert [one.shape[1:3] for one in encoded] == [(840, 1256), (1024, 1024)]
     assert len(references_of(entry).latents) == 2
     tokens = load_tokenizer(clip.encoders[0])
-    said = f"Picture 2: {BLOCK}Picture 3: {BLOCK}a cube"
-    length = len(tokens(EDITING.format(said)).input_ids) - 64 - 2 + 11 * 17 + 14 * 14
-    assert prompt_length(prompt_of(entry)) == length
+    text = EDITING.format(f"Picture 2: {BLOCK}Picture 3: {BLOCK}a cube")
+    words, prompt = tokens(text).input_ids, prompt_of(entry)
+    found = said(tokens, prompt.text, prompt.layout, pictures=shown(prompt, 0))
+    (place,) = tokens(BLOCK).input_ids[1:2]
+    assert [one for one, _ in found if isinstance(one, int)] == [w for w in words if w != place]
+    assert prompt_length(prompt) == len(words) - 64 - 2 + 11 * 17 + 14 * 14
 
 
 def test_without_pictures_the_nodes_differ_by_their_templates(clip: ClipRecipe) -> None:

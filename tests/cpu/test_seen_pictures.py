@@ -251,6 +251,18 @@ def test_generated_text_about_a_picture_is_that_of_transformers(
 
 
 @pytest.mark.parametrize("name", PREFIXES)
+def test_the_last_state_in_bfloat16_equals_the_stock_encoder_s(
+    name: str, stock: dict[str, Any], places: Path
+) -> None:
+    clip, pictures = loaded(places / name), (picture(120, 150),)
+    module = type(stock[name]).from_pretrained(places / name, dtype=torch.bfloat16)
+    *_, last, _ = expected(module, clip, CHAT.with_pictures.format(f"{BLOCK}a cube"), pictures)
+    prompt = Prompt(clip, "a cube", pictures=pictures)
+    made = DeviceModels(dtype=torch.bfloat16).encode_text(prompt)
+    assert torch.equal(made.hidden, last)
+
+
+@pytest.mark.parametrize("name", PREFIXES)
 def test_single_files_contain_the_vision_tower(
     name: str, stock: dict[str, Any], places: Path
 ) -> None:
