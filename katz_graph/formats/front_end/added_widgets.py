@@ -26,6 +26,7 @@ class AddedWidget:
 ADDED_WIDGETS: Mapping[str, tuple[AddedWidget, ...]] = {
     "SaveGLB": (AddedWidget("filename_prefix", "image"),),
     "Preview3D": (AddedWidget("model_file", "image"),),
+    "CameraAngle": (AddedWidget("zoom", "view"),),  # the preview's side
     "Load3D": (
         AddedWidget("model_file", "upload 3d model", "upload3dmodel"),
         AddedWidget("upload 3d model", "upload extra resources", "uploadExtraResources"),
