@@ -4,11 +4,14 @@ by side or vertically.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from katz_graph.core.errors import InputError
+from katz_graph.core.latent_space import FRAME_AXES
 
 COLOURS = {
     "white": (1.0, 1.0, 1.0),
@@ -24,6 +27,13 @@ def repeated(batch: Tensor, length: int) -> Tensor:
     if len(batch) == length:
         return batch
     return batch[torch.arange(length, device=batch.device) % len(batch)]
+
+
+def each_frame(planes: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Applies a change of planes [B, C, H, W] to each frame of [B, C, F, H, W]."""
+    if planes.ndim != FRAME_AXES:
+        return change(planes)
+    return torch.stack([change(frame) for frame in planes.unbind(2)], dim=2)
 
 
 def window(length: int, start: int, count: int) -> slice:

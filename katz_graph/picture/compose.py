@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from katz_graph.picture.batch import repeated
+from katz_graph.picture.batch import each_frame, repeated
 from katz_graph.sampling.areas import fit_mask
 
 
@@ -25,7 +25,9 @@ def paste(
     the length of `below`.
     """
     if fill:
-        above = interpolate(above, size=below.shape[-2:], mode="bilinear")
+        above = each_frame(
+            above, lambda planes: interpolate(planes, size=below.shape[-2:], mode="bilinear")
+        )
     above = repeated(above.to(below), len(below))
     weights = above.new_ones(1, 1, *above.shape[-2:]) if mask is None else fit_mask(mask, above)
     high, wide = below.shape[-2:]

@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate
 from katz_graph.core.errors import InputError
 from katz_graph.core.latent_space import DEFAULT_LATENT_SPACE, FRAME_AXES, LatentSamples
 from katz_graph.files.images import middle, resize
-from katz_graph.picture.batch import repeated, window
+from katz_graph.picture.batch import each_frame, repeated, window
 
 PARALLEL = 1 - 1e-5  # cosine above which slerp falls back to linear interpolation
 
@@ -112,6 +112,14 @@ def check_channels(first: Tensor, second: Tensor) -> None:
             f"the latents have {first.shape[1]} and {second.shape[1]} channels: they come from "
             "different kinds of VAE"
         )
+    if first.shape[2:-2] != second.shape[2:-2]:
+        one, other = (
+            latent.shape[2] if latent.ndim == FRAME_AXES else "no" for latent in (first, second)
+        )
+        raise InputError(
+            f"one latent has {one} frames, the other {other}: cut frames with LatentCut, or to a "
+            "batch with LatentCutToBatch"
+        )
 
 
 def select(latent: LatentSamples, start: int, length: int) -> LatentSamples:
@@ -202,14 +210,15 @@ def resample(
     Crop `center` first crops to the new aspect ratio. Method `bislerp` is defined below, others
     are torch's.
     """
-    if samples.ndim == FRAME_AXES:
-        frames = [resample(one, width, height, method, crop) for one in samples.unbind(2)]
-        return torch.stack(frames, dim=2)
-    if method != "bislerp":
-        return resize(samples.movedim(1, -1), width, height, method, crop).movedim(-1, 1)
-    if crop == "center":
-        samples = middle(samples.movedim(1, -1), width, height).movedim(-1, 1)
-    return bislerp(samples, width, height)
+
+    def resized(planes: Tensor) -> Tensor:
+        if method != "bislerp":
+            return resize(planes.movedim(1, -1), width, height, method, crop).movedim(-1, 1)
+        if crop == "center":
+            planes = middle(planes.movedim(1, -1), width, height).movedim(-1, 1)
+        return bislerp(planes, width, height)
+
+    return each_frame(samples, resized)
 
 
 def bislerp(samples: Tensor, width: int, height: int) -> Tensor:

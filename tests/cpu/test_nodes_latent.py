@@ -93,16 +93,35 @@ def test_frames_become_samples_in_order() -> None:
         assert torch.equal(call(name, samples=flat, dim="t")["samples"], flat["samples"])
 
 
-def test_frames_are_resized_each_and_repeated_with_their_batch() -> None:
-    values = torch.randn(2, 4, 3, 8, 16)
-    frames = {"samples": values}
-    wide = call("LatentUpscale", samples=frames, width=256, height=128, upscale_method="bislerp")
-    second = {"samples": values[:, :, 1]}
-    alone = call("LatentUpscale", samples=second, width=256, height=128, upscale_method="bislerp")
-    assert wide["samples"].shape == (2, 4, 3, 16, 32)
-    assert torch.equal(wide["samples"][:, :, 1], alone["samples"])
-    twice = call("RepeatLatentBatch", samples=frames, amount=2)["samples"]
-    assert torch.equal(twice, torch.cat([values, values]))
+@pytest.mark.parametrize(
+    ("name", "sockets", "inputs"),
+    [
+        ("LatentUpscale", ("samples",), {"width": 256, "upscale_method": "bislerp"}),
+        ("RepeatLatentBatch", ("samples",), {"amount": 2}),
+        ("LatentBlend", ("samples1", "samples2"), {}),
+        ("LatentComposite", ("samples_to", "samples_from"), {"x": 8, "feather": 16}),
+        ("LatentCompositeMasked", ("destination", "source"), {"resize_source": True}),
+        ("LatentCompositeMasked", ("destination", "source"), {"mask": left_half()[0]}),
+    ],
+)
+def test_each_frame_is_edited_as_a_picture(
+    name: str, sockets: tuple[str, ...], inputs: dict[str, Any]
+) -> None:
+    values = torch.randn(2, 4, 3, 8, 16), torch.randn(2, 4, 3, 8, 12)
+    whole, second = (
+        call(name, **inputs, **dict(zip(sockets, given, strict=False)))["samples"]
+        for given in (
+            [{"samples": one} for one in values],
+            [{"samples": one[:, :, 1]} for one in values],
+        )
+    )
+    assert whole.shape[2] == 3 and torch.equal(whole[:, :, 1], second)
+
+
+def test_latents_of_other_frames_do_not_mix() -> None:
+    with pytest.raises(InputError, match="one latent has no frames, the other 3: cut frames"):
+        frames = {"samples": torch.zeros(1, 4, 3, 8, 8)}
+        call("LatentAdd", samples1=latent(), samples2=frames)
 
 
 METHODS = ("nearest-exact", "bilinear", "area", "bicubic", "bislerp")

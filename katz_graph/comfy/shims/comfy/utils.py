@@ -38,12 +38,6 @@ def common_upscale(
     samples: Tensor, width: int, height: int, upscale_method: str, crop: str
 ) -> Tensor:
     """Resizes [B, C, H, W] or [B, C, T, H, W] to [height, width]."""
-    if samples.ndim == 5:
-        batch, _, frames = samples.shape[:3]
-        flat = common_upscale(
-            samples.movedim(2, 1).flatten(0, 1), width, height, upscale_method, crop
-        )
-        return flat.reshape(batch, frames, *flat.shape[1:]).movedim(1, 2)
     return resample(samples, width, height, upscale_method, crop)
 
 
