@@ -206,7 +206,8 @@ class DeviceEngine:
         """
         found = {place.name: place.device(self._store) for place in self.places}
         self.cluster.devices = tuple(
-            replace(one, memory_bytes=self._room(name, found)) for name, one in found.items()
+            replace(one, memory_bytes=self._room(name, found), room_bytes=one.memory_bytes)
+            for name, one in found.items()
         )
 
     def _room(self, name: str, found: Mapping[str, Device]) -> float:

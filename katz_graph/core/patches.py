@@ -94,6 +94,11 @@ class ZeroStar:
 
 
 @dataclass(frozen=True, slots=True)
+class WholeSequence:
+    """Computes the tokens before the picture in every evaluation, although no step changes them."""
+
+
+@dataclass(frozen=True, slots=True)
 class SkippedBlocks:
     """Lists the transformer blocks, by number in the double and single chains, that a prediction
     skips within a window of the schedule (fractions).
@@ -158,6 +163,7 @@ Patch = (
     | GuidancePatch
     | AfterGuidance
     | SkipLayerNegative
+    | WholeSequence
     | GradualMask
     | OpaquePatch
 )
@@ -204,6 +210,10 @@ def weakened_negative(patches: Iterable[Patch]) -> SkipLayerNegative | None:
 def network_wrapper(patches: Iterable[Patch]) -> OpaquePatch | None:
     """Returns the last patch that wraps the network."""
     return _last(patch for patch in opaque_patches(patches) if patch.kind == "network_wrapper")
+
+
+def whole_sequence(patches: Iterable[Patch]) -> bool:
+    return any(isinstance(patch, WholeSequence) for patch in patches)
 
 
 def freeu_patches(patches: Iterable[Patch]) -> tuple[FreeU, ...]:

@@ -67,7 +67,7 @@ class Device:
     bytes_per_second: float
     seconds_per_kernel: float = 0.0
     dtype: str = "float32"  # of its arithmetic
-    memory_bytes: float = math.inf
+    memory_bytes: float = math.inf  # for models; inf: they are loaded and evicted as needed
     host: str = ""
     # slowdown of arithmetic while other devices of the host work too
     contention: float = 1.0
@@ -77,6 +77,7 @@ class Device:
     torch_name: str = "cpu"  # torch's device name in the process that computes
     # from host memory to device memory; inf: the device computes in host memory
     bus_bytes_per_second: float = math.inf
+    room_bytes: float = math.inf  # for models together with the values that a request holds
 
     @property
     def is_gpu(self) -> bool:

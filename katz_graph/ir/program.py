@@ -221,6 +221,8 @@ class Program:
     shape: tuple[int, ...] = ()  # cost: the latent's [B, C, h, w], or [B, C, F, h, w] of frames
     # cost: by operation, the rows of its call: pictures of the latent, texts of a prompt
     rows: Mapping[str, int] = field(default_factory=dict)
+    # cost: by operation before the loop, bytes of its output until the request ends
+    held: Mapping[str, float] = field(default_factory=dict)
     # cost: latent height and width by operation
     cells: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # cost: text length by operation

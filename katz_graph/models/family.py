@@ -135,6 +135,9 @@ class Network:
     wide: tuple[str, ...] = ()
     # says, for a warning, which part of a conditioning has no effect; empty if all of it has
     unused: Callable[[ConditioningEntry], str] = lambda _: ""
+    # counts the blocks, and the values of a token's keys and values in one, if no step changes the
+    # tokens before the picture
+    prefix: Callable[[Component], tuple[int, int]] | None = None
     # its stages' work is a sum of products of the sizes, with text and patches of 2 x 2 as one size
     # (`costs.formula`); False: it is counted at each size
     formulas: bool = True

@@ -49,6 +49,7 @@ class Extent:
     shape: tuple[int, ...]
     tokens: int
     value_bytes: int
+    references: tuple[tuple[int, int], ...] = ()  # cells of references before the picture
 
 
 class WorkCounts(Protocol):
@@ -70,6 +71,8 @@ class WorkCounts(Protocol):
 
 Count = Callable[[Mapping[str, Any], Extent, WorkCounts], "Work | None"]
 """Returns the work of one call from the inputs of its operation, or None if it is negligible."""
+Held = Callable[[Mapping[str, Any], Extent], float]
+"""Returns the bytes of an output from the inputs of its operation."""
 CountLayers = Callable[[Mapping[str, Any], Extent, WorkCounts, Mapping[int, int]], "LayeredWork"]
 """Returns the work of a call by transformer layer. The last argument maps the number of tokens of a
 layer to the number of active ones.
@@ -105,6 +108,8 @@ class Sized:
     last_block: int | None = None
     cached: bool = True
     layers: Layers | None = None
+    references: tuple[tuple[int, int], ...] = ()  # cells of references before the picture
+    prefix: bool = False  # the tokens before the picture are given as keys and values
 
 
 Example = tuple[Callable[[], "list[Tensor]"], "Sequence[nn.Module]"]
@@ -134,6 +139,9 @@ class Reader:
     entry: ConditioningEntry  # the operation's conditioning
     part: Part | None  # the operation's part of the latent; None is the whole latent
     inputs: Mapping[str, Any]  # includes references to arguments hoisted before
+    prefix: bool = False  # the tokens before the picture are computed once per request
+    # hoisted arguments of the operation that makes the `features`
+    previous: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def text_key(self) -> str:
@@ -201,6 +209,11 @@ class Stage:
     # computation order
     hoists: Mapping[str, str] = field(default_factory=dict)
     once: Once | None = None  # set if other stages hoist this one
+    # its calls form a chain over ranges of blocks: each is computed once, on its reader's device,
+    # for one row, and reads the output of the one before it
+    chained: bool = False
+    # counts the bytes that its output takes on the device until the request ends
+    held: Held | None = None
     first: First | None = None  # set if a hoisted stage reads others, as many as its inputs say
     replaces: tuple[str, ...] = ()  # inputs of readers that the result replaces
     # the stages that this one replaces if a patch wraps them

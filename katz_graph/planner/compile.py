@@ -4,8 +4,9 @@ its result can be inspected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from katz_graph.core.errors import InputError
 from katz_graph.ir.device import Target
@@ -25,7 +26,11 @@ from katz_graph.planner.passes.hoist import hoist
 from katz_graph.planner.passes.reuse import CountLayers, reuse, uncounted
 from katz_graph.planner.passes.segment import segment
 from katz_graph.planner.passes.variants import Decide, variants
+from katz_graph.planner.searching.placement_rules import DoesNotFit
 from katz_graph.planner.searching.search import search
+from katz_graph.planner.simulation.simulate import simulate
+
+Pass = Callable[[Program], Program]
 
 PASSES = (
     "expand",
@@ -65,7 +70,7 @@ def compile_region(region: Region, known: Known, target: Target, after: str = "e
     """
     if after not in PASSES:
         raise InputError(f"--after {after}: no such pass; choose one of {', '.join(PASSES)}")
-    steps: dict[str, Callable[[Program], Program]] = {
+    steps: dict[str, Pass] = {
         "variants": lambda program: variants(program, known.decide),
         "fit": known.fit,
         "hoist": hoist,
@@ -81,5 +86,37 @@ def compile_region(region: Region, known: Known, target: Target, after: str = "e
     }
     program = Program(region, tuple(known.schedule), target, region.name)
     for name in PASSES[1 : PASSES.index(after) + 1]:
-        program = steps[name](program)
+        if name == "hoist":
+            unhoisted = program
+        try:
+            program = steps[name](program)
+        except DoesNotFit:
+            if not program.held:
+                raise
+            program = _without_prefix(program, unhoisted, steps)
     return program
+
+
+def _without_prefix(program: Program, unhoisted: Program, steps: Mapping[str, Pass]) -> Program:
+    """Searches a plan that computes the tokens before the picture in every evaluation, because
+    their keys and values do not fit. Adds a note with the seconds of both plans.
+    """
+    whole = hoist(unhoisted, prefix=False)
+    for name in PASSES[PASSES.index("hoist") + 1 : PASSES.index("search") + 1]:
+        whole = steps[name](whole)
+    roomy = [
+        replace(device, memory_bytes=math.inf, room_bytes=math.inf)
+        for device in program.target.devices
+    ]
+    wide = search(replace(program, target=replace(program.target, devices=tuple(roomy))))
+    held = sum(program.held.values()) / 1e9
+    rooms = ", ".join(
+        f"{one.name} {min(one.memory_bytes, one.room_bytes) / 1e9:.2f} GB"
+        for one in program.target.devices
+    )
+    note = (
+        f"text and references are computed in every evaluation, {simulate(whole).seconds:.3f} s: "
+        f"their keys and values need {held:.2f} GB besides the models and would save "
+        f"{simulate(whole).seconds - simulate(wide).seconds:.3f} s; devices have {rooms}"
+    )
+    return replace(whole, notes=(*whole.notes, note))

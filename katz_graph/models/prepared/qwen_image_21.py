@@ -31,9 +31,6 @@ from katz_graph.kernels.norm_rotary import norm_rotary
 from katz_graph.models.prepared.joint import limited, other_processor
 from katz_graph.models.projections import FUSED, Fusible, projected
 
-KeysValues = tuple[Tensor, Tensor]
-"""Keys and values of tokens, [B, S, heads, D] each."""
-
 
 class Part(NamedTuple):
     """Tokens [B, N, C] with their modulation [B, C]: scale and gate, twice."""
@@ -75,38 +72,52 @@ class PreparedBlock(Fusible, QwenImage21TransformerBlock):  # type: ignore[misc]
 
 
 def block_tokens(
-    block: Any, parts: Sequence[Part], turns: Tensor, segments: Sequence[Segment]
-) -> tuple[list[Tensor], KeysValues]:
+    block: Any,
+    parts: Sequence[Part],
+    turns: Tensor,
+    segments: Sequence[Segment],
+    before: Sequence[Tensor] = (),
+) -> tuple[list[Tensor], list[Tensor]]:
     """Runs a block, prepared or not, on parts of a sequence. Returns their tokens, and the keys and
     values of all. `turns` [1, S, D / 2, 2]: rotary positions. `segments` cover the sequence.
+    `before`: keys and values of tokens before the sequence.
     """
-    normalised = [_scaled(part.tokens, part.vectors[0], block.img_norm1.eps) for part in parts]
-    query, *keys_values = heads(block, _joined(normalised), turns)
-    mixed = [_attended(block, query, keys_values, segment) for segment in segments]
-    return _fed(block, parts, _joined(mixed)), (keys_values[0], keys_values[1])
+    query, *own = _heads(block, parts, turns)
+    every = [torch.cat(pair, dim=1) for pair in zip(before, own, strict=True)] if before else own
+    mixed = [_attended(query, every, segment) for segment in segments]
+    return _fed(block, parts, _joined(mixed)), own
 
 
-def heads(block: Any, x: Tensor, turns: Tensor) -> list[Tensor]:
-    """Returns queries, keys and values of tokens [B, N, C]: [B, N, heads, D] each."""
-    layer = block.attn
-    query, key, value = (
-        torch.unflatten(part, -1, (layer.heads, -1))
-        for part in projected(getattr(block, FUSED, None), (layer.to_q, layer.to_k, layer.to_v), x)
+def keys_values(block: Any, part: Part, turns: Tensor) -> list[Tensor]:
+    """Returns the keys and values of tokens, [B, N, heads, D] each."""
+    return _heads(block, [part], turns, first=1)
+
+
+def _heads(block: Any, parts: Sequence[Part], turns: Tensor, first: int = 0) -> list[Tensor]:
+    """Returns queries, keys and values of parts [B, N, C] from number `first` on."""
+    layer, fused = block.attn, getattr(block, FUSED, None)
+    x = _joined([_scaled(part.tokens, part.vectors[0], block.img_norm1.eps) for part in parts])
+    layers = (layer.to_q, layer.to_k, layer.to_v)[first:]
+    *turned, value = (
+        torch.unflatten(one, -1, (layer.heads, -1))
+        for one in projected(fused and fused.part(first, 3), layers, x)
     )
     cosine, sine = turns.unbind(-1)
+    norms = (layer.norm_q, layer.norm_k)[first:]
     return [
         *(
             norm_rotary(one, norm.weight, None, norm.eps, cosine, sine, adjacent=True)
-            for one, norm in ((query, layer.norm_q), (key, layer.norm_k))
+            for one, norm in zip(turned, norms, strict=True)
         ),
         value,
     ]
 
 
-def _attended(block: Any, query: Tensor, keys_values: Sequence[Tensor], segment: Segment) -> Tensor:
+def _attended(query: Tensor, keys_values: Sequence[Tensor], segment: Segment) -> Tensor:
     """Returns the attention [B, N, C] of a segment's tokens."""
     start, end, mask = segment
-    key, value = (one[:, :end] for one in keys_values)
+    last = keys_values[0].shape[1] - query.shape[1] + end
+    key, value = (one[:, :last] for one in keys_values)
     mixed: Tensor = dispatch_attention_fn(query[:, start:end], key, value, attn_mask=mask)
     return mixed.flatten(2, 3)
 

@@ -7,19 +7,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
+from typing import Any
 
-from katz_graph.core.recipe import ControlNetRecipe, Encoding, ModelRecipe, digest
+from katz_graph.core.recipe import ControlNetRecipe, Encoding, ModelRecipe, References, digest
 from katz_graph.ir.device import Work
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import CROP, Operation, Previous, Ref
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.counts import Counts
+from katz_graph.models.family import family_of
 from katz_graph.models.stages import Extent
-from katz_graph.models.text.recipe import clips
+from katz_graph.models.text.recipe import clips, prompts
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
 
-Count = Callable[[Operation, tuple[int, ...], int], Work]
+Count = Callable[..., Work]
 Length = Callable[[Encoding], int]
 Unprepared = Callable[[Operation], tuple[str, ...]]
 
@@ -36,10 +38,11 @@ def cost(
     length: Length,
     unprepared: Unprepared = all_prepared,
 ) -> Program:
-    """Sets `work`, `keys`, `rows`, `shape`, `cells`, `tokens` and, for GPUs, `unprepared`.
+    """Sets `work`, `held`, `keys`, `rows`, `shape`, `cells`, `tokens` and, for GPUs, `unprepared`.
 
-    `count(operation, latent shape, tokens)` returns an operation's work. `length(text)` returns the
-    number of tokens, `unprepared(operation)` the module blocks that run their library's forward.
+    `count(operation, latent shape, tokens, references=cells)` returns an operation's work.
+    `length(text)` returns the number of tokens, `unprepared(operation)` the module blocks that run
+    their library's forward.
     """
     before = {op.id: op for op in program.before}
     lengths = {
@@ -53,15 +56,35 @@ def cost(
     operations = {op.id: op for variant in program.variants for op in variant.operations} | before
     tokens = {name: text_tokens(operation) for name, operation in operations.items()}
     cells = _cells(program, shape)
-    rows = {name: 1 if stage_of(op).encodes_text else shape[0] for name, op in operations.items()}
+    rows = {
+        name: 1 if stage_of(op).encodes_text or stage_of(op).chained else shape[0]
+        for name, op in operations.items()
+    }
 
+    seen = {name: _references(operation, before) for name, operation in operations.items()}
+    for name, references in seen.items():
+        if references and _sees_pictures(operations[name], before):
+            # its vision tokens: one for 2 x 2 cells
+            tokens[name] = max(0, tokens[name] - sum(map(prod, references)) // 4)
     sized = replace(program, shape=shape, tokens=tokens, cells=cells, rows=rows)
+    value_bytes = program.target.devices[0].value_bytes if program.target.devices else EXACT
+
+    def extent(name: str, batch: int) -> Extent:
+        sizes = batch, *sized.shape_at(name)[1:]
+        return Extent(sizes, tokens[name], value_bytes, seen[name])
 
     def counted(name: str, batch: int) -> Work:
-        return count(operations[name], (batch, *sized.shape_at(name)[1:]), tokens[name])
+        one = extent(name, batch)
+        further = {"references": one.references} if one.references else {}
+        return count(operations[name], one.shape, one.tokens, **further)
 
-    work = {name: counted(name, shape[0]) for name in operations}
-    sizes = {name: (*sized.shape_at(name)[1:], tokens[name]) for name in operations}
+    work = {name: counted(name, 1 if rows[name] == 1 else shape[0]) for name in operations}
+    held = {
+        operation.id: declared.held(operation.inputs, extent(operation.id, 1))
+        for operation in program.before
+        if (declared := stage_of(operation)).held is not None
+    }
+    sizes = {name: (*sized.shape_at(name)[1:], tokens[name], seen[name]) for name in operations}
     keys = {
         name: _key(operation, sizes[name], work[name] if rows[name] == 1 else counted(name, 1))
         for name, operation in operations.items()
@@ -71,10 +94,31 @@ def cost(
         if any(device.is_gpu for device in program.target.devices)
         else {}
     )
-    return replace(sized, work=work, keys=keys, unprepared=reasons)
+    return replace(sized, work=work, keys=keys, held=held, unprepared=reasons)
 
 
-def _key(operation: Operation, sizes: tuple[int, ...], work: Work) -> str:
+def _references(
+    operation: Operation, before: Mapping[str, Operation]
+) -> tuple[tuple[int, int], ...]:
+    """Returns the cells of the references before the picture that an operation reads."""
+    model, fixed = operation.inputs.get("model"), operation.inputs.get("fixed")
+    if not isinstance(model, ModelRecipe) or not isinstance(fixed, Ref):
+        return ()
+    if family_of(model.network).network.prefix is None:
+        return ()
+    seen: References | None = before[fixed.operation].inputs["references"]
+    latents = () if seen is None else seen.latents
+    return tuple((one.pixels.shape[-2], one.pixels.shape[-1]) for one in latents)
+
+
+def _sees_pictures(operation: Operation, before: Mapping[str, Operation]) -> bool:
+    """Returns whether an operation reads a text whose encoder saw pictures."""
+    text = operation.inputs.get("text")
+    made = before.get(text.operation) if isinstance(text, Ref) else None
+    return made is not None and any(one.pictures for one in prompts(made.inputs["encoding"]))
+
+
+def _key(operation: Operation, sizes: tuple[Any, ...], work: Work) -> str:
     """Returns a key that is the same for equal work, regardless of weights and of the number of
     rows. It includes the counted `work` of one row, which depends on configuration and dtype.
     """
@@ -114,17 +158,20 @@ def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int
 
 
 def count_work(
-    operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int, counts: Counts
+    operation: Operation,
+    shape: tuple[int, ...],
+    tokens: int,
+    value_bytes: int,
+    counts: Counts,
+    references: tuple[tuple[int, int], ...] = (),
 ) -> Work:
-    """Counts the work of one operation for a latent of this shape and a text of `tokens` tokens;
-    none if it is negligible.
+    """Counts the work of one operation for a latent of this shape, a text of `tokens` tokens and
+    `references` of these cells; none if it is negligible.
 
     Raises InputError for an undeclared stage.
     """
-    return (
-        stage_of(operation).count(operation.inputs, Extent(shape, tokens, value_bytes), counts)
-        or Work()
-    )
+    extent = Extent(shape, tokens, value_bytes, references)
+    return stage_of(operation).count(operation.inputs, extent, counts) or Work()
 
 
 def unprepared_blocks(operation: Operation, counts: Counts) -> tuple[str, ...]:

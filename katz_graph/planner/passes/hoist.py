@@ -11,7 +11,7 @@ from dataclasses import replace
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Component, Conditioning, ConditioningEntry, ModelRecipe
 from katz_graph.ir.program import Program, Variant
-from katz_graph.ir.region import Operation, Ref
+from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.models.family import family_of
 from katz_graph.models.stage_registry import stage
 from katz_graph.models.stages import Hoisted, Reader, Stage
@@ -19,8 +19,11 @@ from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulation.views import Views
 
 
-def hoist(program: Program) -> Program:
-    """Moves the arguments that stages hoist to `before`, from which operations then read them."""
+def hoist(program: Program, prefix: bool = True) -> Program:
+    """Moves the arguments that stages hoist to `before`, from which operations then read them.
+    `prefix`: computes tokens before the picture there too, if no step changes them.
+    """
+    prefix = prefix and _in_chains(program)
     before: dict[str, Operation] = {}
     base: ModelRecipe = program.region.begin.inputs["model"]
     latent = program.region.begin.inputs["latent_image"]
@@ -36,7 +39,7 @@ def hoist(program: Program) -> Program:
             before[name] = Operation(name, made_by.name, made_by.name, {**reads, **first})
         return Ref(name)
 
-    def rewrite(operation: Operation, variant: Variant) -> Operation:
+    def rewrite(operation: Operation, variant: Variant, done: dict[str, Operation]) -> Operation:
         declared = stage_of(operation)
         if not declared.hoists:
             return operation
@@ -45,7 +48,11 @@ def hoist(program: Program) -> Program:
         # samplers completed their entries in `expand`, explicit regions did not
         entry = complete(entry, base, latent, True)
         where = f"node {operation.id} ({operation.type})"
-        reader = Reader(where, base, inputs.get(declared.module), entry, part, inputs)
+        features = inputs.get("features")
+        made = done.get(features.operation) if isinstance(features, Ref) else None
+        previous = {} if made is None else made.inputs
+        model = inputs.get(declared.module)
+        reader = Reader(where, base, model, entry, part, inputs, prefix, previous)
         stages = {argument: stage(name) for argument, name in declared.hoists.items()}
         for argument, made_by in stages.items():
             if (found := made_by.hoisted(reader)) is not None:
@@ -54,11 +61,26 @@ def hoist(program: Program) -> Program:
         remaining = {name: value for name, value in inputs.items() if name not in replaced}
         return replace(operation, inputs=remaining)
 
-    variants = tuple(
-        replace(one, operations=tuple(rewrite(operation, one) for operation in one.operations))
-        for one in program.variants
-    )
+    def rewritten(variant: Variant) -> Variant:
+        done: dict[str, Operation] = {}
+        for operation in variant.operations:
+            done[operation.id] = rewrite(operation, variant, done)
+        return replace(variant, operations=tuple(done.values()))
+
+    variants = tuple(map(rewritten, program.variants))
     return replace(program, variants=variants, before=tuple(before.values()))
+
+
+def _in_chains(program: Program) -> bool:
+    """Returns whether all ranges of blocks read their features from operations of the same
+    evaluation, so that the ranges of the tokens before the picture can follow each other.
+    """
+    features = (
+        operation.inputs.get("features")
+        for variant in program.variants
+        for operation in variant.operations
+    )
+    return not any(isinstance(one, Previous) for one in features)
 
 
 def _one_entry(

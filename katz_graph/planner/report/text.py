@@ -45,6 +45,9 @@ def _lines(program: Program) -> Iterator[str]:
             yield f"  calls: {' -> '.join(map(_call, program.calls[number]))}"
     if program.before:
         yield f"hoisted, once per request: {', '.join(_hoisted(program))}"
+    if program.held:
+        held = sum(program.held.values())
+        yield f"held until the end: {_si(held)}B of keys and values of text and references"
     if program.work:
         total = _loop_total(program)
         yield (

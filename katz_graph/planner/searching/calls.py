@@ -222,9 +222,11 @@ def calls_before(
             for _, ref in operation.references():
                 if ref.operation in readers:
                     readers[ref.operation][arranged.placement[operation.id]] = None
+    chained = {op.id for op in program.before if stage_of(op).chained}
     for operation in reversed(program.before):  # hoisted work that reads other hoisted work
         for _, ref in operation.references():
-            readers[ref.operation] |= readers[operation.id]
+            if not chained.issuperset((ref.operation, operation.id)):
+                readers[ref.operation] |= readers[operation.id]
     # a switch may choose other inputs for an operation in another variant
     chosen = [{op.id: op for op in variant.operations} for variant in program.variants]
     found = []
@@ -246,7 +248,13 @@ def calls_before(
         for group in dict.fromkeys(batches.get(op.id, (op.id,)) for op in wanted):
             seconds = costs.seconds(group[0], len(group), device, device in arranged.busy)
             found.append(Call(group, stages[group[0]], device, seconds))
-    return tuple(sorted(found, key=lambda call: stage(call.stage).reads_text))  # texts first
+    return tuple(sorted(found, key=_order))
+
+
+def _order(call: Call) -> tuple[bool, bool]:
+    """Orders texts first, and last the chains, whose batches read several texts."""
+    declared = stage(call.stage)
+    return declared.reads_text, declared.chained
 
 
 def _batches(merged: Iterable[Sequence[Operation]]) -> dict[str, tuple[str, ...]]:
@@ -257,6 +265,8 @@ def _batches(merged: Iterable[Sequence[Operation]]) -> dict[str, tuple[str, ...]
     for members in merged:
         for name, made_by in text_arguments(stage_of(members[0])).items():
             if stage(made_by).for_all_rows:
+                continue
+            if name not in members[0].inputs:
                 continue
             group = tuple(member.inputs[name].operation for member in members)
             if len(set(group)) == len(group) and not any(member in batches for member in group):

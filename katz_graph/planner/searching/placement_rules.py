@@ -25,6 +25,10 @@ MAX_ENUMERATED_MODULES = 12
 """Maximum number of modules whose subsets are enumerated to find devices of equal capacity."""
 
 
+class DoesNotFit(InputError):
+    """Reports that no placement satisfies pins and memory."""
+
+
 class PlacementRules:
     """Answers where the operations of a program may run."""
 
@@ -40,7 +44,15 @@ class PlacementRules:
         self._module = {name: numbers[module] for name, module in modules.items()}
         self._bytes = _module_bytes(program, [*loop.values(), *program.before], self._module)
         self._memory = {device.name: device.memory_bytes for device in program.target.devices}
-        self._endless = all(math.isinf(size) for size in self._memory.values())
+        self._rooms = {device.name: device.room_bytes for device in program.target.devices}
+        self._endless = all(math.isinf(size) for size in self._memory.values()) and (
+            not program.held or all(math.isinf(size) for size in self._rooms.values())
+        )
+        # operation of the loop -> operations before it whose outputs its device holds
+        self._held = {
+            op.id: {ref.operation for _, ref in op.references()} & program.held.keys()
+            for op in loop.values()
+        }
         self._sums = _subset_sums(tuple(self._bytes.values()))
         self.allowed: Mapping[str, tuple[str, ...]] = {
             name: self._allowed(loop[name]) for name in self.costed
@@ -54,14 +66,23 @@ class PlacementRules:
         if self._endless:
             return True
         held: dict[str, set[int]] = {}
+        values: dict[str, set[str]] = {}
         for name, device in placement.items():
             held.setdefault(device, set()).add(self._module[name])
+            values.setdefault(device, set()).update(self._held.get(name, ()))
         if sampler_device:
             for name, device in self.texts(sampler_device).items():
                 held.setdefault(device, set()).add(self._module[name])
-        return all(
-            sum(self._bytes.get(part, 0.0) for part in parts) <= self._memory[device]
+        models = {
+            device: sum(self._bytes.get(part, 0.0) for part in parts)
             for device, parts in held.items()
+        }
+        size = self.program.held
+        more = {device: sum(map(size.__getitem__, names)) for device, names in values.items()}
+        return all(
+            models[device] + more.get(device, 0.0) <= self._memory[device]
+            and (not more.get(device) or models[device] + more[device] <= self._rooms[device])
+            for device in held
         )
 
     @property
@@ -94,7 +115,7 @@ class PlacementRules:
                 group.append(device)
         return {device.name: number for number, group in enumerate(found) for device in group}
 
-    def nothing_fits(self) -> InputError:
+    def nothing_fits(self) -> DoesNotFit:
         """Returns an InputError that explains that no placement satisfies pins and memory."""
         texts = [operation.id for operation in self._texts]
         names = {self._module[name]: name for name in reversed([*self.costed, *texts])}
@@ -106,7 +127,7 @@ class PlacementRules:
             f"; --place {stage}={','.join(devices)}"
             for stage, devices in self.program.target.pins.items()
         )
-        return InputError(
+        return DoesNotFit(
             f"no placement fits: models need {sizes}; devices have {rooms}{pins}; use larger or "
             "more devices, or fewer pins"
         )
@@ -156,9 +177,13 @@ class PlacementRules:
                 )
 
     def _alike(self, one: Device, other: Device) -> bool:
-        if replace(one, name="", host="", memory_bytes=0.0) != replace(
-            other, name="", host="", memory_bytes=0.0
-        ):
+        first, second = (
+            replace(each, name="", host="", memory_bytes=0.0, room_bytes=0.0)
+            for each in (one, other)
+        )
+        if first != second:
+            return False
+        if self.program.held and one.room_bytes != other.room_bytes:
             return False
         if not self._hold_the_same(one.memory_bytes, other.memory_bytes):
             return False
@@ -181,7 +206,7 @@ class PlacementRules:
 
     def _hold_the_same(self, one: float, other: float) -> bool:
         """Returns whether the same sets of modules fit both memories."""
-        if self._sums is None:
+        if self._sums is None or self.program.held:
             return one == other or sum(self._bytes.values()) <= min(one, other)
         less, more = sorted((one, other))
         return not any(less < size <= more for size in self._sums)

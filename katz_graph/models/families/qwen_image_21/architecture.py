@@ -64,6 +64,13 @@ def transformer_architecture(part: Component) -> Architecture:
     )
 
 
+def prefix_values(part: Component) -> tuple[int, int]:
+    """Counts the blocks, and the values of a token's keys and values in one."""
+    heads = config_value(part, "num_attention_heads", int, 32)
+    values = 2 * heads * config_value(part, "attention_head_dim", int, 128)
+    return config_value(part, "num_layers", int, 32), values
+
+
 def complete(
     entry: ConditioningEntry, model: ModelRecipe, latent: Mapping[str, Any], positive: bool
 ) -> ConditioningEntry:

@@ -8,6 +8,7 @@ from katz_graph.models.families.qwen_image_21.architecture import (
     SCHEDULER,
     TRANSFORMER,
     complete,
+    prefix_values,
     transformer_architecture,
 )
 from katz_graph.models.families.qwen_image_21.files import transformer_configuration
@@ -26,6 +27,7 @@ FAMILY = ModelFamily(
         stack=f"{FOLDER}.stack",
         overflows=True,
         formulas=False,
+        prefix=prefix_values,
     ),
     files=Files(
         network=Layout(

@@ -24,12 +24,19 @@ from katz_graph.models.families.qwen_image_21.architecture import SLOT, THETA
 from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Fixed,
+    KeysValues,
     ReferenceTokens,
     grid_ids,
+    lacks_text,
     packed,
     unpacked,
 )
-from katz_graph.models.prepared.qwen_image_21 import Part, Segment, block_tokens
+from katz_graph.models.prepared.qwen_image_21 import (
+    Part,
+    Segment,
+    block_tokens,
+    keys_values,
+)
 
 MASK_AXES = 4  # of a text's mask; tokens of a reference have three
 
@@ -130,9 +137,10 @@ def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Ten
 
 
 def embed(
-    module: Any, x: Tensor, context: Tensor, embedding: Tensor, fixed: Fixed
+    module: Any, x: Tensor, context: Tensor | None, embedding: Tensor, fixed: Fixed
 ) -> tuple[Tensor, Tensor | None]:
-    return module.img_in(packed(x, side=1)), before(context, fixed)
+    text = None if context is None else before(context, fixed)
+    return module.img_in(packed(x, side=1)), text
 
 
 def before(context: Tensor, fixed: Fixed) -> Tensor:
@@ -150,6 +158,22 @@ def before(context: Tensor, fixed: Fixed) -> Tensor:
     return torch.cat(found, dim=1) if found else context
 
 
+def prefix(
+    module: Any, numbers: range, tokens: Tensor, fixed: Fixed
+) -> tuple[Tensor, tuple[KeysValues, ...]]:
+    time = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
+    still = _vectors(embedding(module, time, ()))[1]
+    turns, segments, found = fixed[0][:1, : tokens.shape[1]], _masks(fixed), []
+    for number in numbers:
+        one = module.transformer_blocks[number]
+        if number == len(module.transformer_blocks) - 1:  # nothing reads the tokens behind it
+            key, value = keys_values(one, Part(tokens, still), turns)
+        else:
+            (tokens,), (key, value) = block_tokens(one, [Part(tokens, still)], turns, segments)
+        found.append((key, value))
+    return tokens, tuple(found)
+
+
 def block(
     module: Any,
     number: int,
@@ -157,14 +181,35 @@ def block(
     text: Tensor | None,
     embedding: Tensor,
     fixed: Fixed,
+    *,
+    prefix: KeysValues | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    assert text is not None  # `embed` returns it
-    moving, still = embedding.chunk(10, dim=-1)[2:6], embedding.chunk(10, dim=-1)[6:]
+    one, (moving, still) = module.transformer_blocks[number], _vectors(embedding)
+    turns, count = fixed[0][:1], hidden.shape[1]
+    if prefix is not None:
+        start, picture = turns.shape[1] - count, [Part(hidden, moving)]
+        stored = [_expanded(part, len(hidden)) for part in prefix]
+        (hidden,), _ = block_tokens(one, picture, turns[:, start:], [Segment(0, count)], stored)
+        return hidden, None
+    if text is None:
+        raise lacks_text(number)
     start = text.shape[1]
-    every = [*_masks(fixed), Segment(start, start + hidden.shape[1])]
-    tokens = Part(text, still), Part(hidden, moving)
-    (text, hidden), _ = block_tokens(module.transformer_blocks[number], tokens, fixed[0][:1], every)
+    every = [*_masks(fixed), Segment(start, start + count)]
+    (text, hidden), _ = block_tokens(one, [Part(text, still), Part(hidden, moving)], turns, every)
     return hidden, text
+
+
+def _vectors(embedding: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Returns the modulations [B, D] of the timestep and of timestep 0."""
+    parts = embedding.chunk(10, dim=-1)
+    return parts[2:6], parts[6:]
+
+
+def _expanded(part: Tensor, rows: int) -> Tensor:
+    """Returns each row as often as there are pictures of it; without a copy if there is one row."""
+    if len(part) in (1, rows):
+        return part.expand(rows, *part.shape[1:])
+    return part.repeat_interleave(rows // len(part), dim=0)
 
 
 def _masks(fixed: Fixed) -> list[Segment]:

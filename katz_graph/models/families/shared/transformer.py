@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, cast
@@ -20,6 +20,7 @@ from katz_graph.models.families.shared.compute import UNPOOLED, fit_reference, f
 from katz_graph.models.families.shared.transformer_region import check_vae
 from katz_graph.models.families.shared.transformer_stack import (
     Fixed,
+    KeysValues,
     ReferenceTokens,
     family_of_module,
     padded,
@@ -80,6 +81,25 @@ def fixed(module: Any, given: Mapping[str, Any]) -> Outputs:
     tokens = given["before"] + given["text"].hidden.shape[1]
     options = {"frames": frames[0]} if frames else {}
     return (stack.fixed(module, *grid, tokens, references, **options),)
+
+
+def bind_prefix(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    """Computes one row for all pictures, unless they have different references."""
+    seen: References | None = inputs["references"]
+    several = seen is not None and any(len(one.pixels) > 1 for one in seen.latents)
+    return {"copies": 1 if several else loop.shape[0]}
+
+
+def prefix(module: Any, given: Mapping[str, Any]) -> Outputs:
+    """Returns the keys and values of the tokens before the picture for each of a range of blocks,
+    and the tokens behind the range.
+    """
+    stack, tokens = stack_of(module), given.get("before")
+    if tokens is None:
+        tokens = stack.before(given["context"], given["fixed"])[:: given["copies"]]
+    numbers = _range(module, given)
+    tokens, stored = stack.prefix(module, numbers, tokens, given["fixed"])
+    return stored, tokens
 
 
 def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
@@ -189,13 +209,28 @@ def embed(module: Any, given: Mapping[str, Any]) -> Outputs:
     x = padded(x, stack.side(module))
     if x.ndim == 5:
         x = x.flatten(2, 3)
-    hidden, text = stack.embed(module, x, given["context"], embedding, given["fixed"])
+    hidden, text = stack.embed(module, x, given.get("context"), embedding, given["fixed"])
     return (Tokens(hidden, text, embedding, step),)
 
 
 def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
     """Runs a range of blocks; last block -1 is the model's last."""
     tokens: Tokens = given["features"]
+    numbers, passed = _range(module, given), block_numbers(given.get("passed_over", ""))
+    if beyond := [number for number in passed if number not in numbers]:
+        raise InputError(
+            f"TransformerBlocks: cannot skip block {beyond[0]}: the range is {numbers.start} to "
+            f"{numbers.stop - 1}"
+        )
+    layers, stored = layers_of(given), given.get("prefix", ())
+    tokens = run_blocks(
+        module, tokens, numbers, given["fixed"], _residual(given), passed, layers, stored
+    )
+    return tokens, *collected(layers)
+
+
+def _range(module: Any, given: Mapping[str, Any]) -> range:
+    """Returns the numbers of a call's blocks. Raises InputError for blocks that do not exist."""
     count = len(stack_of(module).blocks(module))
     first, last = given["first_block"], given["last_block"]
     last = count - 1 if last == -1 else last
@@ -204,14 +239,7 @@ def blocks(module: Any, given: Mapping[str, Any]) -> Outputs:
             f"TransformerBlocks: blocks {first} to {last} do not exist: the model has 0 to "
             f"{count - 1}"
         )
-    numbers, passed = range(first, last + 1), block_numbers(given.get("passed_over", ""))
-    if beyond := [number for number in passed if number not in numbers]:
-        raise InputError(
-            f"TransformerBlocks: cannot skip block {beyond[0]}: the range is {first} to {last}"
-        )
-    layers = layers_of(given)
-    tokens = run_blocks(module, tokens, numbers, given["fixed"], _residual(given), passed, layers)
-    return tokens, *collected(layers)
+    return range(first, last + 1)
 
 
 def run_blocks(
@@ -222,10 +250,12 @@ def run_blocks(
     residual: Tensor | None = None,
     passed: tuple[int, ...] = (),
     layers: Layers | None = None,
+    prefix: Sequence[KeysValues] = (),
 ) -> Tokens:
     """Runs a range of blocks except `passed` ones, and stores the outputs that later blocks read as
     skips. Adds the residual before each block, or to the block's skip if it reads one. `layers`:
     what blocks read from a template, named by their numbers; other blocks compute all tokens.
+    `prefix`: for each block the keys and values of the tokens before the picture.
     """
     stack, sources = stack_of(module), skip_sources(module)
     before, after = (still_read(sources, number) for number in (numbers.start, numbers.stop))
@@ -246,6 +276,8 @@ def run_blocks(
             options["skip"] = _with_residual(outputs[sources[number]], residual)
         else:
             hidden = _with_residual(hidden, residual)
+        if prefix:
+            options["prefix"] = prefix[number - numbers.start]
         if number not in passed:
             if cached is not None and (active := cached.active(str(number), hidden.shape[1])):
                 options["active"] = active

@@ -5,6 +5,7 @@ to time them.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,8 @@ from katz_graph.models.families.shared.example_inputs import drawn, features
 from katz_graph.models.families.shared.transformer import run_blocks, skip_sources, still_read
 from katz_graph.models.families.shared.transformer_stack import (
     Fixed,
+    KeysValues,
+    ReferenceTokens,
     family_of_module,
     padded,
     patch_grid,
@@ -52,11 +55,31 @@ def blocks(module: Any, sizes: Sized) -> Example:
 
     before = still_read(skip_sources(module), numbers.start)
     tokens = replace(tokens, skips=(tokens.hidden,) * len(before))
+    stored: Sequence[KeysValues] = ()
+    if sizes.prefix:
+        assert tokens.text is not None  # the tokens before the picture
+        _, stored = stack.prefix(module, numbers, tokens.text[:1], fixed)
+        tokens = replace(tokens, text=None)
 
     def call() -> list[Tensor]:
-        made = run_blocks(module, tokens, numbers, fixed, layers=sizes.layers)
+        made = run_blocks(module, tokens, numbers, fixed, layers=sizes.layers, prefix=stored)
         text = [] if made.text is None else [made.text]
         return [made.hidden, made.embedding, *text, *made.skips]
+
+    return call, every[sizes.first_block : stop]
+
+
+def prefix(module: Any, sizes: Sized) -> Example:
+    """Counts only the tokens, which the next range reads, as output."""
+    stack, every = stack_of(module), stack_of(module).blocks(module)
+    tokens, fixed = drawn_tokens(module, sizes)
+    stop = len(every) if sizes.last_block is None else sizes.last_block + 1
+    numbers = range(sizes.first_block, stop)
+    before = tokens.text
+    assert before is not None  # the family declares a prefix
+
+    def call() -> list[Tensor]:
+        return [stack.prefix(module, numbers, before, fixed)[0]]
 
     return call, every[sizes.first_block : stop]
 
@@ -128,7 +151,8 @@ def _inputs(module: Any, sizes: Sized) -> tuple[Tensor, TextEncoding, Fixed]:
         mask=torch.ones(sizes.batch, tokens, device=module.device),
     )
     grid = patch_grid(stack.side(module), sizes.height, sizes.width)
-    fixed = stack.fixed(module, *grid, tokens)
+    seen = tuple(drawn(module, sizes, shape.latent_channels, *one) for one in sizes.references)
+    fixed = stack.fixed(module, *grid, tokens, ReferenceTokens(seen))
     return features(module, sizes, shape.input_channels), text, fixed
 
 

@@ -22,6 +22,10 @@ Fixed = tuple[Tensor, ...]
 """Further inputs of the blocks: positions [1, ...] for all rows, tokens of references [B, ...]."""
 
 
+KeysValues = tuple[Tensor, Tensor]
+"""Keys and values of tokens, [B, S, heads, D] each."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReferenceTokens:
     """Holds reference latents [B, C, h, w] in the model's scale, their position scheme, and the
@@ -76,7 +80,7 @@ class Stack(Protocol):
         """Returns the embedding [B, E] of timesteps [B] float64."""
 
     def embed(
-        self, module: Any, x: Tensor, context: Tensor, embedding: Tensor, fixed: Fixed
+        self, module: Any, x: Tensor, context: Any, embedding: Tensor, fixed: Fixed
     ) -> tuple[Tensor, Tensor | None]:
         """Returns the picture and text tokens for the first block, from a model input [B, C, h, w]
         of whole patches. The text tokens are None if joined to the picture's.
@@ -97,6 +101,20 @@ class Stack(Protocol):
         `models.prepared.modulations.activate`. `skip`: the output of an earlier block; families
         without skips may omit the parameter. `active`: the picture tokens to compute; families that
         always compute all may omit the parameter.
+        """
+
+    # for families whose tokens before the picture are independent of the step
+
+    def before(self, context: Tensor, fixed: Fixed) -> Tensor:
+        """Returns the tokens [B, P, D] before the picture."""
+
+    def prefix(
+        self, module: Any, numbers: range, tokens: Tensor, fixed: Fixed
+    ) -> tuple[Tensor, tuple[KeysValues, ...]]:
+        """Runs a range of blocks on the tokens [R, P, D] before the picture. Returns the tokens, as
+        they are behind the model's last block, and the keys and values for each block.
+        `block` takes those of its block as `prefix`, and then no text: R divides its rows, which
+        each read one of them in order. `embed` then takes no context.
         """
 
     def head(

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from katz_graph.core.recipe import Component, ControlNetRecipe
+from katz_graph.core.patches import whole_sequence
+from katz_graph.core.recipe import Component, ControlNetRecipe, ModelRecipe
 from katz_graph.ir.device import Work
+from katz_graph.ir.region import Ref
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.layers import LayeredWork
 from katz_graph.models.costs.sums import less
@@ -18,7 +20,7 @@ from katz_graph.models.families.shared.stages import (
     reference_once,
     text_once,
 )
-from katz_graph.models.family import block_numbers
+from katz_graph.models.family import block_numbers, family_of
 from katz_graph.models.stages import (
     Extent,
     Hoisted,
@@ -59,7 +61,16 @@ def _sizes(inputs: Mapping[str, Any], extent: Extent) -> Sized:
     if "block" in inputs:
         first = last = inputs["block"]
     rows = height * math.prod(frames)  # of tokens: frames are one below the other
-    return Sized(batch, rows, width, extent.tokens, first, None if last == -1 else last)
+    return Sized(
+        batch,
+        rows,
+        width,
+        extent.tokens,
+        first,
+        None if last == -1 else last,
+        references=extent.references,
+        prefix="prefix" in inputs,
+    )
 
 
 def _passed_over(inputs: Mapping[str, Any]) -> tuple[int, ...]:
@@ -95,6 +106,57 @@ def _fill(reader: Reader) -> Hoisted:
     return short_digest(model), {"model": model}
 
 
+def _has_prefix(reader: Reader) -> bool:
+    """Returns whether an operation reads keys and values of the tokens before the picture."""
+    model = reader.model
+    return (
+        reader.prefix
+        and isinstance(model, ModelRecipe)
+        and family_of(model.network).network.prefix is not None
+        and not whole_sequence(model.patches)
+    )
+
+
+def _context_once(reader: Reader) -> Hoisted | None:
+    """Returns the reader's text and model, unless keys and values replace the text."""
+    return None if _has_prefix(reader) else text_once(reader)
+
+
+def _prefix_once(reader: Reader) -> Hoisted | None:
+    """Returns text, references, model and range of blocks, and the tokens of the range before."""
+    if not _has_prefix(reader):
+        return None
+    names = ("model", "text", "fixed", "first_block", "last_block")
+    inputs = {name: reader.inputs[name] for name in names if name in reader.inputs}
+    inputs["references"] = reader.entry.references
+    before = reader.previous.get("prefix")
+    if isinstance(before, Ref):
+        inputs["before"] = replace(before, output=1)
+    _, _, key = reader.inputs["fixed"].operation.partition(":")
+    blocks = inputs.get("first_block", 0), inputs.get("last_block", -1)
+    return f"{key}:{blocks[0]}-{blocks[1]}", inputs
+
+
+def _prefix_first(inputs: Mapping[str, Any]) -> Mapping[str, tuple[str, Hoisted]]:
+    """Returns the text's tokens, which the first range of blocks reads."""
+    if "before" in inputs:
+        return {}
+    reads = {name: inputs[name] for name in ("model", "text")}
+    return {"context": (CONTEXT.name, (short_digest(sorted(reads.items())), reads))}
+
+
+def _held(inputs: Mapping[str, Any], extent: Extent) -> float:
+    """Returns the bytes of a range's keys and values."""
+    network = network_of(inputs)
+    count = family_of(network).network.prefix
+    assert count is not None  # ensured by `_has_prefix`
+    blocks, values = count(network)
+    first, last = inputs.get("first_block", 0), inputs.get("last_block", -1)
+    stop = blocks if last == -1 else last + 1
+    tokens = extent.tokens + sum(map(math.prod, extent.references))
+    return float(values * (stop - first) * tokens * extent.value_bytes)
+
+
 def _part(part: str, colour: str, **declared: Any) -> Stage:
     """Declares one stage of a transformer."""
     name = f"{NOUN}_{part}"
@@ -121,8 +183,23 @@ CONTEXT = Stage(
     bind=f"{COMPUTE}:bind_context",
     example=f"{EXAMPLES}:context",
     module="model",
-    once=text_once,
+    once=_context_once,
     reads_text=True,
+)
+PREFIX = Stage(
+    f"{NOUN}_prefix",
+    _work(f"{NOUN}_prefix"),
+    compute=f"{COMPUTE}:prefix",
+    bind=f"{COMPUTE}:bind_prefix",
+    example=f"{EXAMPLES}:prefix",
+    module="model",
+    recipes=("references",),
+    once=_prefix_once,
+    first=_prefix_first,
+    recorded=False,  # computed once per request
+    reads_text=True,
+    chained=True,
+    held=_held,
 )
 POOLED = Stage(
     f"{NOUN}_pooled",
@@ -211,9 +288,16 @@ STAGES = (
         gives=("state",),
         hoists=EMBED | {"concatenated": CHANNELS.name},
     ),
-    _part("blocks", "#72b7b2", gives=("hidden",), hoists=BLOCKS, count_layers=_layers),
+    _part(
+        "blocks",
+        "#72b7b2",
+        gives=("hidden",),
+        hoists=BLOCKS | {"prefix": PREFIX.name},
+        count_layers=_layers,
+    ),
     _part("head", "#54a24b", bind=f"{COMPUTE}:bind_head", gives=("prediction",)),
     CONTEXT,
+    PREFIX,
     POOLED,
     FIXED,
     CHANNELS,
