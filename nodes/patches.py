@@ -16,6 +16,7 @@ from katz_graph.core.patches import (
     DiscreteSampling,
     FlowSampling,
     GradualMask,
+    ReferencesApart,
 )
 from katz_graph.core.patches import FreeU as FreeUPatch
 from katz_graph.core.recipe import EditTemplate as EditTemplateRecipe
@@ -175,6 +176,15 @@ class ModelSamplingFlux(Node, category="advanced/model"):
                 f"e^{logarithm:.0f}, at which every level is noise; lower max_shift"
             )
         return model.with_patch(FlowSampling(math.exp(logarithm), levels=10_000, multiplier=1.0))
+
+
+class FluxKVCache(Node, category="advanced/model"):
+    """Lets references attend to references only, with timestep 0, as models were trained whose keys
+    and values of references are the same at every step.
+    """
+
+    def run(self, model: Model) -> Model:
+        return model.with_patch(ReferencesApart())
 
 
 class ModelMergeSimple(Node, category=MERGING):

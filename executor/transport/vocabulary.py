@@ -71,6 +71,7 @@ _CLASSES: tuple[type, ...] = (
     patches.SkipLayerGuidance,
     patches.SkipLayerNegative,
     patches.GradualMask,
+    patches.ReferencesApart,
     spec.SamplingSpec,
     spec.DiffusersSpec,
     names.SamplerChoice,

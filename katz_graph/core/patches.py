@@ -140,6 +140,13 @@ class GradualMask:
 
 
 @dataclass(frozen=True, slots=True)
+class ReferencesApart:
+    """Lets references attend to references only, with timestep 0: their keys and values are the
+    same at every step.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class OpaquePatch:
     """Wraps a function that a pack attached to a model. Patches are equal if their identities are
     equal, so identities must be unique.
@@ -165,6 +172,7 @@ Patch = (
     | SkipLayerNegative
     | WholeSequence
     | GradualMask
+    | ReferencesApart
     | OpaquePatch
 )
 P = TypeVar("P", bound=Patch)
@@ -178,6 +186,11 @@ def sampling_patch(patches: Iterable[Patch]) -> SamplingPatch | None:
 def gradual_mask(patches: Iterable[Patch]) -> GradualMask | None:
     """Returns the last gradual mask patch."""
     return _last(patch for patch in patches if isinstance(patch, GradualMask))
+
+
+def references_apart(patches: Iterable[Patch]) -> bool:
+    """Returns whether references attend to references only."""
+    return any(isinstance(patch, ReferencesApart) for patch in patches)
 
 
 def guidance_patch(patches: Iterable[Patch]) -> GuidancePatch | OpaquePatch | None:

@@ -451,7 +451,9 @@ class Concatenated:
     mask: Picture | None = None  # [B, H, W] or [B, 1, H, W] in any size
 
 
-ReferencePlacing = Literal["offset", "index", "uxo", "index_timestep_zero", "negative_index"]
+ReferencePlacing = Literal[
+    "offset", "index", "uxo", "index_timestep_zero", "negative_index", "apart"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,8 +462,8 @@ class References:
 
     `placing`: positions of these tokens: adjacent on a second plane, each latent on a separate
     plane, or diagonally after the picture's corner; each on a separate plane and with timestep 0,
-    or on planes before the picture's. A family takes some of these, and may replace the default by
-    its own.
+    on planes before the picture's, or attending to references only. A family takes some of these,
+    and may replace the default by its own.
     """
 
     latents: tuple[Picture, ...]  # [B, C, h, w]

@@ -130,6 +130,7 @@ class Network:
     overflows: bool = False  # in float16
     # its layers can compute the active tokens of an edit only, see `models.active`
     active_tokens: bool = False
+    references_apart: bool = False  # may attend to references only, see `ReferencesApart`
     token_multiple: int = 1  # tokens are padded to a multiple of this number
     # layers whose weights are float32 in every number format: words of their paths
     wide: tuple[str, ...] = ()

@@ -12,14 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers import Flux2Pipeline
+from diffusers import Flux2KleinKVPipeline, Flux2Pipeline
 from diffusers.loaders.single_file_utils import convert_flux2_transformer_checkpoint_to_diffusers
+from diffusers.models.transformers.transformer_flux2 import (
+    Flux2KVAttnProcessor,
+    Flux2KVParallelSelfAttnProcessor,
+)
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers_made import in_stages, inputs
 
 from katz_graph.core.errors import InputError
+from katz_graph.core.patches import ReferencesApart
 from katz_graph.core.recipe import ConditioningEntry, Picture, Prompt, References
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.counts import Counts
@@ -68,6 +73,26 @@ def references(batch: int, dtype: torch.dtype, sizes: Sequence[Sequence[int]]) -
     return tuple(torch.randn(batch, 128, *size, generator=draw).to(dtype) for size in sizes)
 
 
+def forward_apart(module: Any, step: Any, text: Any, seen: Sequence[Tensor]) -> Tensor:
+    """Returns diffusers' prediction with references that attend to references only, called as its
+    pipeline calls the module at the first step.
+    """
+    for one in (*module.transformer_blocks, *module.single_transformer_blocks):
+        double = hasattr(one, "ff")
+        one.attn.set_processor(
+            Flux2KVAttnProcessor() if double else Flux2KVParallelSelfAttnProcessor()
+        )
+    x = step.model_input
+    read = torch.cat([Flux2Pipeline._pack_latents(one) for one in seen], dim=1)
+    tokens = torch.cat([read, Flux2Pipeline._pack_latents(x)], dim=1)
+    places = Flux2Pipeline._prepare_image_ids([one[:1] for one in seen])
+    ids = torch.cat([places, Flux2Pipeline._prepare_latent_ids(x[:1])], dim=1)
+    words = Flux2Pipeline._prepare_text_ids(text.hidden)
+    how = {"kv_cache_mode": "extract", "num_ref_tokens": read.shape[1]}
+    whole = module(tokens, text.hidden, step.timestep.float(), ids, words, **how).sample
+    return whole.mT.reshape(x.shape)
+
+
 def forward(module: Any, step: Any, text: Any, seen: Sequence[Tensor]) -> Tensor:
     """Returns diffusers' prediction, called as its pipelines call the module."""
     x = step.model_input
@@ -97,6 +122,20 @@ def test_references_are_tokens_behind_the_picture_s(
             assert torch.equal(in_stages(module, step, text, cuts, seen), wanted)
     without = forward(module, step, text, seen[1:])
     assert (without - wanted).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_references_may_attend_to_references_only(batch: int, dtype: torch.dtype) -> None:
+    module = draw_network("klein", 3).to(dtype)
+    step, text = inputs(module, batch, dtype)
+    seen = references(batch, dtype, SIZES)
+    usual = in_stages(module, step, text, [], seen)
+    found = [in_stages(module, step, text, cuts, seen, "apart") for cuts in ([], [0, 2])]
+    wanted = forward_apart(module, step, text, seen)
+    assert all(torch.equal(one, wanted) for one in found)
+    assert (usual - wanted).abs().max() > 1e-3
+    assert torch.equal(in_stages(module, step, text, [], seen), usual)
 
 
 def test_guidance_is_an_input_of_dev_alone() -> None:
@@ -135,12 +174,28 @@ def test_references_of_other_models_are_refused(
         family_of(model.network).network.complete(entry, model, {}, True)
 
 
+def test_models_of_other_families_take_no_references_apart(folders: dict[Kind, Path]) -> None:
+    model, clip, _ = pipeline_recipes(folders["flux"])
+    text = (ConditioningEntry(Prompt(clip, "sand")),)
+    begin = {"latent_image": {"samples": torch.zeros(1, 16, 8, 8)}}
+    patched = model.with_patch(ReferencesApart())
+    with pytest.raises(InputError, match="remove FluxKVCache"):
+        expand_sampling("StepBegin", begin, patched, text, text, 1.0)
+
+
 # Pictures
 
 
-def test_a_picture_with_references_is_the_stock_pipeline_s(pipelines: dict[Kind, Path]) -> None:
-    kind = "flux2"
+@pytest.mark.parametrize("kind", ["flux2", "klein"])
+def test_a_picture_with_references_is_the_stock_pipeline_s(
+    kind: Kind, pipelines: dict[Kind, Path]
+) -> None:
+    """Klein with references that attend to references only, whose keys and values its pipeline
+    keeps.
+    """
     model, clip, vae = pipeline_recipes(pipelines[kind])
+    if kind == "klein":
+        model = model.with_patch(ReferencesApart())
     draw = np.random.default_rng(3)
     pictures = [
         Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8))
@@ -165,11 +220,19 @@ def test_a_picture_with_references_is_the_stock_pipeline_s(pipelines: dict[Kind,
         ours = sample(engine, bind(expansion.graph, expansion.outputs[0].node))
         picture = engine.decode_latent(vae, ours, context)
     asked = Asked(pipelines[kind], kind, noise, 3)
-    pipeline = loaded(asked, None, torch.float32)
-    wanted, fewer = (
-        stock(replace(asked, arguments={"image": pictures[:count]}), pipeline=pipeline)()
-        for count in (2, 1)
-    )
+    if kind == "klein":
+        pipeline = Flux2KleinKVPipeline.from_pretrained(pipelines[kind])
+        size = {"height": 64, "width": 96, "num_inference_steps": 3, "output_type": "pt"}
+        wanted, fewer = (
+            pipeline(pictures[:count], TEXTS[0], latents=noise, **size).images.movedim(1, -1)
+            for count in (2, 1)
+        )
+    else:
+        pipeline = loaded(asked, None, torch.float32)
+        wanted, fewer = (
+            stock(replace(asked, arguments={"image": pictures[:count]}), pipeline=pipeline)()
+            for count in (2, 1)
+        )
     assert (picture - wanted).abs().max() <= 1e-5
     assert (fewer - wanted).abs().max() > 1e-3
 

@@ -14,7 +14,7 @@ from typing import Any
 from katz_graph.core.errors import InputError
 from katz_graph.core.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.core.guidance_spec import Guider
-from katz_graph.core.patches import SkippedBlocks
+from katz_graph.core.patches import SkippedBlocks, references_apart
 from katz_graph.core.recipe import Area, Conditioning, ConditioningEntry, ControlUse, ModelRecipe
 from katz_graph.ir.region import CROP, SLOTS
 from katz_graph.models.family import Control, check_controlnet, family_of, skipped_blocks
@@ -49,6 +49,11 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
         [getattr(guider, side) for side in guider.sides], *latent["samples"].shape[-2:]
     )
     network = family_of(model.network).network
+    if references_apart(model.patches) and not network.references_apart:
+        raise InputError(
+            f"{model.network.folder}: the model was not trained with references that attend to "
+            "references only: remove FluxKVCache"
+        )
     unused = dict.fromkeys(network.unused(entry) for side in entries for entry in side)
     sides = {
         name: tuple(

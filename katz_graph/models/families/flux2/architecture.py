@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from katz_graph.core.errors import InputError
-from katz_graph.core.recipe import Component, ConditioningEntry, ModelRecipe
+from katz_graph.core.patches import references_apart
+from katz_graph.core.recipe import Component, ConditioningEntry, ModelRecipe, ReferencePlacing
 from katz_graph.models.configuration import config, config_value, expect_class
 from katz_graph.models.families.shared.conditioning import check_channels
 from katz_graph.models.family import Architecture, Configuration
@@ -18,6 +19,7 @@ from katz_graph.models.vae.kinds import FLUX2
 
 TRANSFORMER = "Flux2Transformer2DModel"
 LATENT = FLUX2.latent
+SELF_ATTENDING: ReferencePlacing = "apart"
 GUIDANCE = 3.5  # default for models with guidance embedding
 MU = 2.02  # of the shift of noise levels, at every size, as in ComfyUI
 SCHEDULER: Configuration = {
@@ -57,11 +59,12 @@ def complete(
     if references is not None:
         for reference in references.latents:
             check_channels("a reference", reference, model)
-        if references.placing not in ("offset", "index"):
+        if references.placing not in ("offset", "index", SELF_ATTENDING):
             raise InputError(
                 f"{model.network.folder}: the model has no reference method "
                 f"{references.placing}: choose index"
             )
-        references = replace(references, placing="index")
+        apart = references_apart(model.patches)
+        references = replace(references, placing=SELF_ATTENDING if apart else "index")
     guidance = GUIDANCE if guidance is None else guidance
     return replace(entry, guidance=guidance, references=references)

@@ -42,6 +42,7 @@ FAMILY = ModelFamily(
         stack=f"{FOLDER}.stack",
         chains=(("double", "num_layers"), ("single", "num_single_layers")),
         overflows=True,
+        references_apart=True,
     ),
     files=Files(
         network=Layout(

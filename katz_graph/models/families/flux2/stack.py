@@ -12,10 +12,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from diffusers.models.transformers.transformer_flux2 import (
+    Flux2KVAttnProcessor,
+    Flux2KVParallelSelfAttnProcessor,
+    Flux2TransformerBlock,
+    _blend_double_block_mods,
+    _blend_single_block_mods,
+)
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from katz_graph.ir.values import TextEncoding
+from katz_graph.models.families.flux2.architecture import SELF_ATTENDING
 from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Fixed,
@@ -29,6 +37,7 @@ from katz_graph.models.families.shared.transformer_stack import (
 TIME_FACTOR = 1000  # scales noise levels and guidance before embedding
 BETWEEN_REFERENCES = 10  # positions from one picture to the next, on the first axis
 MODULATIONS = 6, 6, 3  # vectors of each
+REFERENCES_APART = 3  # place of vectors of timestep 0 among the fixed inputs
 
 
 def side(module: Any) -> int:
@@ -69,7 +78,8 @@ def fixed(
 ) -> Fixed:
     """Returns cosines and sines of rotary positions [1, tokens + rows · columns, D]. Text tokens,
     with the pad tokens, are counted on the fourth axis. For references, appends their positions,
-    and their tokens as a third tensor.
+    and their tokens as a third tensor. If references attend to references only, a fourth tensor
+    [B, 15 D] has the vectors of timestep 0 that modulate them.
     """
     device = module.x_embedder.weight.device
     text = torch.zeros(tokens, 4, dtype=torch.float64, device=device)
@@ -81,7 +91,11 @@ def fixed(
     ]
     cosines, sines = module.pos_embed(torch.cat([text, *pictures]))
     read = [module.x_embedder(packed(latent, 1)) for latent in references.latents]
-    return cosines[None], sines[None], *([torch.cat(read, dim=1)] if read else [])
+    found = cosines[None], sines[None], *([torch.cat(read, dim=1)] if read else [])
+    if not read or references.placing != SELF_ATTENDING:
+        return found
+    start = torch.zeros(len(read[0]), dtype=torch.float64, device=device)
+    return *found, embedding(module, start, ())[:, module.inner_dim :]
 
 
 def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Tensor:
@@ -98,7 +112,7 @@ def embedding(module: Any, timestep: Tensor, vectors: tuple[Tensor, ...]) -> Ten
 def embed(
     module: Any, x: Tensor, context: Tensor, embedding: Tensor, fixed: Fixed
 ) -> tuple[Tensor, Tensor | None]:
-    return torch.cat([module.x_embedder(packed(x, 1)), *fixed[2:]], dim=1), context
+    return torch.cat([module.x_embedder(packed(x, 1)), *fixed[2:3]], dim=1), context
 
 
 def block(
@@ -113,13 +127,46 @@ def block(
         raise lacks_text(number)
     rotary, one = (fixed[0][0], fixed[1][0]), blocks(module)[number]
     width = module.inner_dim
-    widths = [width, *(width * count for count in MODULATIONS)]
-    _, of_picture, of_text, joint = embedding.split_with_sizes(widths, dim=1)
+    widths = [width * count for count in MODULATIONS]
+    of_picture, of_text, joint = embedding[:, width:].split_with_sizes(widths, dim=1)
+    if len(fixed) > REFERENCES_APART:
+        still = fixed[REFERENCES_APART].split_with_sizes(widths, dim=1)
+        return _apart(one, hidden, text, (of_picture, of_text, joint), still, fixed)
     if number < len(module.transformer_blocks):
         text, hidden = one(hidden, text, of_picture, of_text, rotary)
     else:
         text, hidden = one(hidden, text, joint, rotary, None, True)
     return hidden, text
+
+
+def _apart(
+    one: Any,
+    hidden: Tensor,
+    text: Tensor,
+    moving: Sequence[Tensor],
+    still: Sequence[Tensor],
+    fixed: Fixed,
+) -> tuple[Tensor, Tensor]:
+    """Runs a block whose references attend to references only, with diffusers' attention for that,
+    which takes them between text and picture.
+    """
+    words, count = text.shape[1], fixed[2].shape[1]
+    tokens = torch.cat([hidden[:, -count:], hidden[:, :-count]], dim=1)
+    rotary = tuple(
+        torch.cat([part[0, :words], part[0, -count:], part[0, words:-count]]) for part in fixed[:2]
+    )
+    options = {"kv_cache_mode": "extract", "num_ref_tokens": count}
+    if isinstance(one, Flux2TransformerBlock):
+        one.attn.processor = Flux2KVAttnProcessor()
+        vectors = _blend_double_block_mods(moving[0], still[0], count, tokens.shape[1])
+        text, tokens = one(tokens, text, vectors, moving[1], rotary, options)
+    else:
+        one.attn.processor = Flux2KVParallelSelfAttnProcessor()
+        whole = words + tokens.shape[1]
+        vectors = _blend_single_block_mods(moving[2], still[2], words, count, whole)
+        options["num_txt_tokens"] = words
+        text, tokens = one(tokens, text, vectors, rotary, options, True)
+    return torch.cat([tokens[:, count:], tokens[:, :count]], dim=1), text
 
 
 def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int) -> Tensor:
