@@ -13,11 +13,12 @@ from katz_graph.core.phases import Phases
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.worker.main import serve
 from katz_graph.models.family import families
+from katz_graph.models.loading.convert import library_class
 from katz_graph.packs import builtin_nodes, load_registry
 
 NETWORKS = (
     diffusers.AutoencoderKL,
-    *(getattr(diffusers, name) for family in families() for name in family.class_names),
+    *(library_class(name) for family in families() for name in family.class_names),
     transformers.CLIPTextModel,
     transformers.CLIPTokenizer,
 )

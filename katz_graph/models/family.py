@@ -171,7 +171,7 @@ class Layout:
 class Controls:
     """Declares the ControlNets of a family."""
 
-    class_names: tuple[str, ...]  # in diffusers
+    class_names: tuple[str, ...]  # in diffusers, or in `modules`
     files: tuple[Layout, ...]  # layouts of single files
     # raises InputError if a ControlNet does not fit a model of the family
     check: Callable[[ControlNetRecipe, ModelRecipe], None]
@@ -187,6 +187,10 @@ class Controls:
     picture: str = ""
     # true for a ControlNet that reads a mask of the visible part as the last channel of its latent
     reads_mask: Callable[[Component], bool] = lambda _: False
+    # the factor of a ControlNet's residuals, from its strength
+    strength: Callable[[Component, float], float] = lambda _, value: value
+    # classes that diffusers does not have, as `module:class`
+    modules: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

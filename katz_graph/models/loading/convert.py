@@ -98,7 +98,14 @@ def library_module(values: Mapping[str, Any]) -> Any:
     kind = vae_kind(values["_class_name"])
     if kind is not None:
         return named(kind.build)(values)
-    return getattr(diffusers, values["_class_name"]).from_config(values)
+    return library_class(values["_class_name"]).from_config(values)
+
+
+def library_class(name: str) -> Any:
+    """Returns a class of diffusers, or a family's class of a ControlNet that diffusers lacks."""
+    family = family_of_class(name)
+    own = family.controls.modules.get(name) if family and family.controls else None
+    return getattr(diffusers, name) if own is None else named(own)
 
 
 def text_module(values: Mapping[str, Any], kind: EncoderKind) -> Any:

@@ -7,12 +7,12 @@ import json
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-import diffusers
 import torch
 import transformers
 
 from katz_graph.core.recipe import Component
 from katz_graph.models.configuration import config
+from katz_graph.models.loading.convert import library_class
 from katz_graph.models.quantised_weight import Format
 from katz_graph.models.text.kinds import EncoderKind, kind_of
 from katz_graph.models.vae.halves import halves
@@ -31,9 +31,7 @@ def form_of(
     values = config(part)
     name = values.get("_class_name")
     form = (
-        _of_text(values, kind_of(part))
-        if name is None
-        else _of_class(getattr(diffusers, name), values)
+        _of_text(values, kind_of(part)) if name is None else _of_class(library_class(name), values)
     )
     if vae_kind(name) is not None:
         form["halves"] = halves(part)

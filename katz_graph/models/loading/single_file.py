@@ -107,7 +107,7 @@ KINDS = {
         "MistoLine ControlNet",
         "which is not supported: use another ControlNet",
     ),
-    r"input_hint_block\.|controlnet_cond_embedding\.|controlnet_x_embedder\.": (
+    r"input_hint_block\.|controlnet_cond_embedding\.|controlnet_x_embedder\.|^control_blocks\.": (
         "ControlNet",
         "load it with ControlNetLoader",
     ),

@@ -27,6 +27,7 @@ from katz_graph.models.vae.kinds import QWEN_IMAGE
 
 TRANSFORMER = "QwenImageTransformer2DModel"
 CONTROLNET = "QwenImageControlNetModel"
+FUN_CONTROLNET = "QwenImageFunControlNetModel"
 LATENT = QWEN_IMAGE.latent
 STILL: ReferencePlacing = "index_timestep_zero"
 BEHIND: ReferencePlacing = "negative_index"
@@ -39,7 +40,9 @@ def transformer_architecture(part: Component) -> Architecture:
     """Returns the architecture of a transformer or a ControlNet. Raises InputError for another
     class, and for a guidance input, which no published model has.
     """
-    expect_class(part, TRANSFORMER, CONTROLNET)
+    expect_class(part, TRANSFORMER, CONTROLNET, FUN_CONTROLNET)
+    if config(part)["_class_name"] == FUN_CONTROLNET:  # reads the model's text tokens
+        return Architecture(LATENT.channels, LATENT.channels, text_width=0, pooled_width=None)
     if config(part).get("guidance_embeds"):
         raise InputError(
             f"{part.folder}: config.json: guidance_embeds is true, expected false: models with a "

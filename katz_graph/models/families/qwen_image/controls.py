@@ -4,11 +4,14 @@ files. Never imports torch.
 
 from __future__ import annotations
 
+import math
+
 from katz_graph.core.errors import InputError
 from katz_graph.core.recipe import Component, ControlNetRecipe, ModelRecipe
 from katz_graph.models.configuration import config, config_value
 from katz_graph.models.families.qwen_image.architecture import (
     CONTROLNET,
+    FUN_CONTROLNET,
     transformer_architecture,
 )
 from katz_graph.models.families.shared.controls import check_sizes
@@ -17,12 +20,16 @@ from katz_graph.models.loading.configurations import Shapes, head_count, how_man
 
 HINT = "controlnet_x_embedder.weight"
 LAYERS = 60  # diffusers' default
+EVERY = 12  # published Fun ControlNets act on every twelfth block, starting with the first
 
 
 def reads(control: ControlNetRecipe, model: ModelRecipe) -> tuple[int | None, ...]:
     """Maps blocks to residuals: each of n residuals is added after each of ceil(N / n) consecutive
-    blocks, the last block included.
+    blocks, the last block included; those of Fun ControlNets after their places.
     """
+    if reads_tokens(control.control_net):
+        found, every = _places(control.control_net), range(_layers(model.network))
+        return None, *(found.index(one) if one in found else None for one in every)
     count, given = _layers(model.network), _layers(control.control_net)
     return None, *(number // -(-count // given) for number in range(count))
 
@@ -39,11 +46,27 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
             f"{part.folder}: the ControlNet has {ours} blocks, the transformer in "
             f"{network.folder} has {theirs}"
         )
+    beyond = [one for one in _places(part) if one >= theirs] if reads_tokens(part) else []
+    if beyond:
+        raise InputError(
+            f"{part.folder}: the ControlNet acts after block {beyond[-1]}, the transformer in "
+            f"{network.folder} has 0 to {theirs - 1}"
+        )
     if config(network).get("use_layer3d_rope"):
         raise InputError(
             f"{part.folder}: the ControlNet reads one picture, the transformer in "
             f"{network.folder} makes layers: use a model without layers"
         )
+
+
+def reads_tokens(part: Component) -> bool:
+    """Returns whether a ControlNet begins with the model's tokens and text, as Fun's do."""
+    return bool(config(part).get("_class_name") == FUN_CONTROLNET)
+
+
+def strength(part: Component, value: float) -> float:
+    """Returns the factor of residuals: of Fun ControlNets the root, as in ComfyUI."""
+    return math.sqrt(max(value, 0.0)) if reads_tokens(part) else value
 
 
 def reads_mask(part: Component) -> bool:
@@ -75,6 +98,36 @@ def controlnet_configuration(shapes: Shapes, _: str) -> Configuration:
         "axes_dims_rope": rotary_axes(head),
         "extra_condition_channels": more,
     }
+
+
+def fun_configuration(shapes: Shapes, _: str) -> Configuration:
+    """Derives the configuration of a Fun ControlNet. Raises KeyError with the name of a missing
+    tensor, InputError for those of other versions.
+    """
+    width, features = shapes["control_img_in.weight"]
+    if "control_blocks.0.attn.add_q_proj.weight" not in shapes:
+        raise InputError(
+            "a Fun ControlNet whose blocks are not Qwen-Image 1.x's: those for Qwen-Image 2.1 are "
+            "not supported"
+        )
+    (head,) = shapes["control_blocks.0.attn.norm_q.weight"]
+    count = how_many(shapes, "control_blocks.{}.")
+    return {
+        "_class_name": FUN_CONTROLNET,
+        "patch_size": 2,
+        "control_in_features": features,
+        "num_layers": count,
+        "control_layers_places": [EVERY * number for number in range(count)],
+        "attention_head_dim": head,
+        "num_attention_heads": head_count(width, head),
+        "axes_dims_rope": rotary_axes(head),
+    }
+
+
+def _places(part: Component) -> list[int]:
+    """Returns the model's blocks that a Fun ControlNet's residuals follow."""
+    found: list[int] = config_value(part, "control_layers_places", list)
+    return found
 
 
 def _layers(part: Component) -> int:

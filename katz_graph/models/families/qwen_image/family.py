@@ -5,6 +5,7 @@ from __future__ import annotations
 from katz_graph.core.recipe import TextLayout
 from katz_graph.models.families.qwen_image.architecture import (
     CONTROLNET,
+    FUN_CONTROLNET,
     MU,
     TRANSFORMER,
     complete,
@@ -15,8 +16,11 @@ from katz_graph.models.families.qwen_image.controls import (
     HINT,
     check_controlnet,
     controlnet_configuration,
+    fun_configuration,
     reads,
     reads_mask,
+    reads_tokens,
+    strength,
 )
 from katz_graph.models.families.qwen_image.files import transformer_configuration
 from katz_graph.models.families.shared.controls import numbered_blocks
@@ -61,7 +65,7 @@ FAMILY = ModelFamily(
         own_levels=True,
     ),
     controls=Controls(
-        (CONTROLNET,),
+        (CONTROLNET, FUN_CONTROLNET),
         (
             Layout(
                 prefixes=("",),
@@ -69,12 +73,20 @@ FAMILY = ModelFamily(
                 configure=controlnet_configuration,
                 absent=("proj_out.weight",),
             ),
+            Layout(
+                prefixes=("",),
+                names=("control_blocks.0.before_proj.weight",),
+                configure=fun_configuration,
+            ),
         ),
         check_controlnet,
         draw_control,
         reads,
         numbered_blocks,
+        reads_tokens=reads_tokens,
         reads_mask=reads_mask,
+        strength=strength,
+        modules={FUN_CONTROLNET: f"{FOLDER}.fun_control:{FUN_CONTROLNET}"},
     ),
     lora=lora_names(
         roots=(

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from katz_graph.ir.values import TextEncoding
+from katz_graph.ir.values import TextEncoding, Tokens
 from katz_graph.models.active import Active
 from katz_graph.models.families.qwen_image.architecture import BEHIND, STILL, THETA
+from katz_graph.models.families.qwen_image.fun_control import QwenImageFunControlNetModel
 from katz_graph.models.families.shared.transformer_stack import (
     NOTHING,
     Fixed,
@@ -34,7 +36,7 @@ def side(module: Any) -> int:
 
 
 def blocks(module: Any) -> Sequence[nn.Module]:
-    return list(module.transformer_blocks)
+    return list(_chain(module))
 
 
 def parts(module: Any, name: str) -> Sequence[nn.Module]:
@@ -43,6 +45,8 @@ def parts(module: Any, name: str) -> Sequence[nn.Module]:
             return [module.txt_norm, module.txt_in]
         case "embed":
             return [module.img_in, module.time_text_embed]
+        case "control":
+            return [module.control_blocks[0].before_proj]
         case _:
             return [module.norm_out, module.proj_out]
 
@@ -131,7 +135,7 @@ def block(
         raise lacks_text(number)
     cosines, sines, *references = fixed
     rotary, still = (cosines[0], sines[0]), sum(one.shape[1] for one in references[1:])
-    one = module.transformer_blocks[number]
+    one = _chain(module)[number]
     text, hidden = block_tokens(one, hidden, text, embedding, rotary, still, active)
     return hidden, text
 
@@ -143,13 +147,59 @@ def head(module: Any, hidden: Tensor, embedding: Tensor, rows: int, columns: int
 
 
 def hint(module: Any, reference: Tensor) -> Tensor:
-    tokens: Tensor = module.controlnet_x_embedder(packed(padded(reference, side(module))))
+    """Returns the tokens of a latent. A Fun ControlNet reads a mask and a latent to inpaint behind
+    it, which are zeros.
+    """
+    fun = _is_fun(module)
+    embedder = module.control_img_in if fun else module.controlnet_x_embedder
+    seen = packed(padded(reference, side(module)), side(module))
+    if fun:
+        seen = pad(seen, (0, embedder.in_features - seen.shape[-1]))
+    tokens: Tensor = embedder(seen)
     return tokens
 
 
 def residual(module: Any, number: int, hidden: Tensor) -> Tensor:
-    found: Tensor = module.controlnet_blocks[number](hidden)
+    blocks = _chain(module)
+    made = blocks[number].after_proj if _is_fun(module) else module.controlnet_blocks[number]
+    found: Tensor = made(hidden)
     return found
+
+
+def pad_token(module: Any) -> Tensor:
+    width = module.config.num_attention_heads * module.config.attention_head_dim
+    return torch.empty(1, 0, width, dtype=module.dtype, device=module.device)
+
+
+def embed_control(
+    module: Any,
+    tokens: Tokens,
+    hint: Tensor,
+    vectors: tuple[Tensor, ...],
+    pad_token: Tensor,
+    fixed: Fixed,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Adds the hint to the model's picture tokens, without those of references behind them."""
+    hidden = module.control_blocks[0].before_proj(hint) + tokens.hidden[:, : hint.shape[1]]
+    return hidden, tokens.text, tokens.embedding
+
+
+def model_tokens(
+    module: Any, batch: int, patches: int, text: int
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    width = module.config.num_attention_heads * module.config.attention_head_dim
+    hidden, words, embedding = (
+        torch.empty(batch, size, width, device="meta") for size in (patches, text, 2)
+    )
+    return hidden, words, embedding.flatten(1)
+
+
+def _is_fun(module: Any) -> bool:
+    return isinstance(module, QwenImageFunControlNetModel)
+
+
+def _chain(module: Any) -> Any:
+    return module.control_blocks if _is_fun(module) else module.transformer_blocks
 
 
 def unshifted(values: Mapping[str, Any]) -> bool:

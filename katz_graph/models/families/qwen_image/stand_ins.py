@@ -75,6 +75,16 @@ def instantx(inputs: int = 64) -> Tensors:
     return drawn(chain(own, more), 34)
 
 
+def fun_control(features: int = 132) -> Tensors:
+    """Returns a Fun ControlNet, which acts after the first block."""
+    more = (
+        *linear("control_img_in", WIDTH, features),
+        *linear("control_blocks.0.before_proj", WIDTH, WIDTH),
+        *linear("control_blocks.0.after_proj", WIDTH, WIDTH),
+    )
+    return drawn(chain(_blocks("control_blocks", 1), more), 35)
+
+
 def _lora(naming: Naming, chosen: str = "attn") -> Tensors:
     return lora(transformer(), naming, chosen, seed=33)
 
@@ -89,6 +99,7 @@ STAND_INS = (
     StandIn("unet", r"^(qwen_image_(2512|edit|fp8|bf16)|FireRed-Image)", transformer),
     StandIn("controlnet", r"^Qwen-Image-InstantX-ControlNet-Union", instantx),
     StandIn("controlnet", r"^Qwen-Image-InstantX-ControlNet-Inp", partial(instantx, inputs=68)),
+    StandIn("controlnet", r"^Qwen-Image-2512-Fun-Controlnet", fun_control),
     StandIn("loras", r"^(Qwen-Image|FireRed)\S*Lightning", lambda: _lora(bare, "_blocks")),
     StandIn("loras", r"^qwen_image_union_diffsynth", lambda: _lora(peft("", ".default"))),
     StandIn("loras", r"^(illustration|gummycandy)", lambda: _lora(underscored("lora_unet_"))),

@@ -95,13 +95,15 @@ def embed_control(
     vectors: tuple[Tensor, ...],
     pad_token: Tensor,
     fixed: Fixed,
-) -> tuple[Tensor, Tensor]:
-    return tokens.hidden + hint, embedding(module, tokens.step.timestep, vectors)
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    return tokens.hidden + hint, None, embedding(module, tokens.step.timestep, vectors)
 
 
-def model_tokens(module: Any, batch: int, patches: int, text: int) -> tuple[Tensor, Tensor]:
+def model_tokens(
+    module: Any, batch: int, patches: int, text: int
+) -> tuple[Tensor, Tensor | None, Tensor]:
     hidden = torch.empty(batch, patches, module.inner_dim, device="meta")
-    return hidden, hidden[:, 0]
+    return hidden, None, hidden[:, 0]
 
 
 def residual(module: Any, number: int, hidden: Tensor) -> Tensor:

@@ -177,10 +177,10 @@ def control_tokens(module: Any, given: Mapping[str, Any]) -> Outputs:
     """
     tokens: Tokens = given["features"]
     stack = stack_of(module)
-    hidden, embedding = stack.embed_control(
+    hidden, text, embedding = stack.embed_control(
         module, tokens, given["hint"], given["pooled"], given["fill"], given["fixed"]
     )
-    return (Tokens(hidden, None, embedding, tokens.step),)
+    return (Tokens(hidden, text, embedding, tokens.step),)
 
 
 def control_block(module: Any, given: Mapping[str, Any]) -> Outputs:

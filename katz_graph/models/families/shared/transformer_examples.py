@@ -107,8 +107,10 @@ def control_tokens(module: Any, sizes: Sized) -> Example:
     vectors = stack.vectors(module, text)
 
     def call() -> list[Tensor]:
-        hidden, embedding = stack.embed_control(module, tokens, hint, vectors, pad_token, fixed)
-        return [hidden, embedding]
+        hidden, words, embedding = stack.embed_control(
+            module, tokens, hint, vectors, pad_token, fixed
+        )
+        return [hidden, embedding, *([] if words is None else [words])]
 
     return call, stack.parts(module, "control")
 
@@ -172,11 +174,11 @@ def drawn_tokens(module: Any, sizes: Sized) -> tuple[Tokens, Fixed]:
     controls = family_of_module(module).controls
     if controls is not None and controls.reads_tokens(_component(module)):
         rows, columns = patch_grid(stack.side(module), sizes.height, sizes.width)
-        hidden, embedding = stack.model_tokens(
+        hidden, words, embedding = stack.model_tokens(
             module, sizes.batch, rows * columns, text.hidden.shape[1]
         )
         step = Step.of(x, x, 0.0, 0.0)
-        return Tokens(hidden, None, embedding, step), fixed
+        return Tokens(hidden, words, embedding, step), fixed
     time = torch.rand(sizes.batch, device=module.device, dtype=x.dtype)
     embedding = stack.embedding(module, time, stack.vectors(module, text))
     context = stack.context(module, text)

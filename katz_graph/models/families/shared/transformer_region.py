@@ -132,11 +132,12 @@ def draw_control(
     else:
         nodes[name] = NodeCall("TransformerControl", {**inputs, "step": step})
     features, residuals = Link(name, 0), []
+    strength = family.strength(control_net.control_net, use.strength)
     for number in range(family.blocks(control_net.control_net)):
         block = f"{name}-block{number}"
         nodes[block] = NodeCall(
             "TransformerControlBlock",
-            {**common, "features": features, "strength": use.strength, "block": number},
+            {**common, "features": features, "strength": strength, "block": number},
         )
         features = Link(block, 0)
         residuals.append(Link(block, 1))

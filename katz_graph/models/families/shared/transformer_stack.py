@@ -147,16 +147,17 @@ class Stack(Protocol):
         vectors: tuple[Tensor, ...],
         pad_token: Tensor,
         fixed: Fixed,
-    ) -> tuple[Tensor, Tensor]:
-        """Returns the input tokens of a ControlNet's first block and the embedding [B, E] that its
-        blocks read. `tokens` and `pad_token` come from the model; `fixed` is the ControlNet's.
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Returns the picture and text tokens for a ControlNet's first block, and the embedding
+        [B, E] that its blocks read. The text tokens are None if it reads none, or if joined to the
+        picture's. `tokens` and `pad_token` come from the model; `fixed` is the ControlNet's.
         """
 
     def model_tokens(
         self, module: Any, batch: int, patches: int, text: int
-    ) -> tuple[Tensor, Tensor]:
-        """Returns a hidden state [B, N, D] and an embedding [B, E] of the model on the meta device,
-        to count a ControlNet that reads them.
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Returns picture tokens [B, N, D], text tokens and an embedding [B, E] of the model on the
+        meta device, to count a ControlNet that reads them.
         """
 
     def unshifted(self, values: Mapping[str, Any]) -> bool:

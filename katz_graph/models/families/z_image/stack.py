@@ -140,7 +140,7 @@ def embed_control(
     vectors: tuple[Tensor, ...],
     pad_token: Tensor,
     fixed: Fixed,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """Refines the reference as picture tokens and joins it to the model's text tokens."""
     seen = _padded(hint, pad_token[0])
     count = seen.shape[1]
@@ -148,13 +148,16 @@ def embed_control(
     for layer in module.control_noise_refiner:
         seen = layer(seen, None, frequencies, tokens.embedding)
     joined = torch.cat([seen, tokens.hidden[:, count:]], dim=1)
-    return module.control_layers[0].before_proj(joined) + tokens.hidden, tokens.embedding
+    hidden = module.control_layers[0].before_proj(joined) + tokens.hidden
+    return hidden, None, tokens.embedding
 
 
-def model_tokens(module: Any, batch: int, patches: int, text: int) -> tuple[Tensor, Tensor]:
+def model_tokens(
+    module: Any, batch: int, patches: int, text: int
+) -> tuple[Tensor, Tensor | None, Tensor]:
     width = module.config.dim
     hidden = torch.empty(batch, _whole(patches) + _whole(text), width, device="meta")
-    return hidden, hidden[:, 0, : min(width, ADALN_EMBED_DIM)]
+    return hidden, None, hidden[:, 0, : min(width, ADALN_EMBED_DIM)]
 
 
 def _is_controlnet(module: Any) -> bool:
