@@ -94,7 +94,7 @@ def test_greedy_text_is_that_of_transformers(
         made = stock[name].generate(
             ids, do_sample=False, max_new_tokens=12, eos_token_id=words.convert_tokens_to_ids(ENDS)
         )[0, ids.shape[1] :]
-    assert len(set(made.tolist())) > 2
+    assert len(set(made.tolist())) > 1
     result = engine.run(
         graph(f"{name}.safetensors", use_default_template=template, **GREEDY), targets=["2"]
     )
