@@ -21,11 +21,15 @@ from diffusers.models.transformers.transformer_flux2 import (
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers_made import in_stages, inputs
+from transformers_made import COSTED, in_stages, inputs
 
 from katz_graph.core.errors import InputError
 from katz_graph.core.patches import ReferencesApart
 from katz_graph.core.recipe import ConditioningEntry, Picture, Prompt, References
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import plan_region
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.models.configuration import config
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.family import family_of
@@ -47,6 +51,7 @@ from katz_graph.testing.random_models import Kind, draw_network, make_pipeline
 from katz_graph.testing.requests import bare_context, bind, local_engine, sample
 from katz_graph.testing.stand_ins.catalogue import write_stand_in
 from katz_graph.testing.stock_pipelines import TEXTS, Asked, loaded, stock
+from katz_graph.testing.worker_threads import WorkerThreads
 
 SIZES = (6, 10), (3, 8)  # cells of references
 
@@ -235,6 +240,38 @@ def test_a_picture_with_references_is_the_stock_pipeline_s(
         )
     assert (picture - wanted).abs().max() <= 1e-5
     assert (fewer - wanted).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_references_give_the_same_bits_on_two_devices(
+    apart: bool, folders: dict[Kind, Path], costs: Path
+) -> None:
+    model, clip, _ = pipeline_recipes(folders["klein"])
+    if apart:
+        model = model.with_patch(ReferencesApart())
+    seen = References(tuple(map(Picture.of, references(1, torch.float32, SIZES))))
+    entry = (ConditioningEntry(Prompt(clip, "sand"), references=seen),)
+    begin = {
+        "sampler_name": "euler",
+        "scheduler": "simple",
+        "steps": 2,
+        "seed": 7,
+        "latent_image": {"samples": torch.zeros(1, 128, 4, 4)},
+        "model": model,
+    }
+    expansion = expand_sampling("StepBegin", begin, model, entry, entry, 1.0)
+    region = bind(expansion.graph, expansion.outputs[0].node)
+    with local_engine(batching=False, cache=costs) as engine:
+        wanted = sample(engine, region)
+    workers = [WorkerConfig(f"cpu:{number}") for number in range(2)]
+    launchers = {one.name: WorkerThreads() for one in workers}
+    link = NetworkLink(1e9, 1e-4)
+    with DeviceEngine(workers, cache=costs, link=link, launchers=launchers) as engine:
+        costed = [one.id for one in region.operations if one.stage in COSTED]
+        pins = {name: (f"cpu:{place % 2}",) for place, name in enumerate(costed)}
+        target = Target(engine.cluster.devices, engine.cluster.links, pins, batching=False)
+        program = plan_region(region, target)
+        assert torch.equal(engine.cluster.run(program, bare_context(engine)).samples, wanted)
 
 
 def test_levels_are_comfyui_s_for_files_and_folders(
