@@ -301,6 +301,9 @@ def test_a_fun_file_is_read_and_other_ones_are_refused(folder: Path, tmp_path: P
     save_file(single, tmp_path / "other.safetensors")
     with pytest.raises(InputError, match=r"2\.1 are not supported"):
         controlnet_recipe(tmp_path / "other.safetensors")
+    save_file({"controlnet_blocks.0.x_rms.weight": torch.zeros(32)}, tmp_path / "patch.safetensors")
+    with pytest.raises(InputError, match="a DiffSynth patch for Qwen-Image, which is not"):
+        controlnet_recipe(tmp_path / "patch.safetensors")
     _, clip, _ = pipeline_recipes(folder)
     side = (ConditioningEntry(Prompt(clip, "")),)
     with pytest.raises(InputError, match="link the model's VAE to ControlNetApplyAdvanced"):

@@ -124,6 +124,14 @@ def fun_configuration(shapes: Shapes, _: str) -> Configuration:
     }
 
 
+def refused_patch(shapes: Shapes, _: str) -> Configuration:
+    """Raises InputError: DiffSynth's patches read the model's tokens after each block."""
+    raise InputError(
+        "a DiffSynth patch for Qwen-Image, which is not supported: use a ControlNet by InstantX "
+        "or the union control LoRA"
+    )
+
+
 def _places(part: Component) -> list[int]:
     """Returns the model's blocks that a Fun ControlNet's residuals follow."""
     found: list[int] = config_value(part, "control_layers_places", list)

@@ -20,6 +20,7 @@ from katz_graph.models.families.qwen_image.controls import (
     reads,
     reads_mask,
     reads_tokens,
+    refused_patch,
     strength,
 )
 from katz_graph.models.families.qwen_image.files import transformer_configuration
@@ -77,6 +78,11 @@ FAMILY = ModelFamily(
                 prefixes=("",),
                 names=("control_blocks.0.before_proj.weight",),
                 configure=fun_configuration,
+            ),
+            Layout(
+                prefixes=("",),
+                names=("controlnet_blocks.0.x_rms.weight",),
+                configure=refused_patch,
             ),
         ),
         check_controlnet,
