@@ -190,6 +190,10 @@ class TextLayout(Growing):
     """Pad tokens that the encoder and the model read; None: as `least` and `lengths` say."""
     with_pictures: str = field(default="", metadata=ADDED)
     """Chat template in place of `template` for prompts with pictures."""
+    words: int = field(default=0, metadata=ADDED)
+    """Number of T5's words that the network embeds, at most; 0 if it embeds none. The prompt's
+    weights are those of these words, not of the text encoder's tokens.
+    """
 
     @property
     def state_count(self) -> int:

@@ -68,6 +68,8 @@ class TextEncoding:
     sizes: Tensor | None = None
     guidance: Tensor | None = None  # [B]: guidance embedding input of a distilled model
     mask: Tensor | None = None  # [B, T] bool: false for padding tokens; None: no padding
+    # [B, N, 2]: numbers of words that the network embeds, -1 after the last; and their weights
+    words: Tensor | None = None
     slots: tuple[int, ...] = ()  # the tokens that are vision tokens of pictures, in order
 
 

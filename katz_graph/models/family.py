@@ -118,6 +118,8 @@ class Network:
     predict: Predict
     # the function that prepares a loaded network or ControlNet for its stages
     prepare: str
+    # the class, as `module:class`, of a network that is made of several of diffusers' classes
+    module: str = ""
     # the module that computes a transformer in parts, see `families.shared.transformer_stack.Stack`
     stack: str = ""
     # the function that returns the extra input channels, from the conditioning,
@@ -289,6 +291,12 @@ class ModelFamily:
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.network.class_name, *(self.controls.class_names if self.controls else ())
+
+    @property
+    def modules(self) -> Mapping[str, str]:
+        """Maps the classes that diffusers lacks to `module:class`."""
+        own = {self.network.class_name: self.network.module} if self.network.module else {}
+        return {**own, **(self.controls.modules if self.controls else {})}
 
     def prepared(self, module: Any) -> Any:
         """Prepares a loaded network or ControlNet for its stages, and returns it."""

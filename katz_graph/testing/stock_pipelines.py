@@ -228,6 +228,9 @@ def loaded(asked: Asked, device: torch.device | None, dtype: torch.dtype) -> Any
             name, _ = made.stock.inpainting
         model = getattr(diffusers, made.control)
         parts["controlnet"] = model.from_pretrained(asked.folder / "controlnet", dtype=dtype)
-    pipeline = getattr(diffusers, name).from_pretrained(asked.folder, dtype=dtype, **parts)
+    if made.stock.load is not None:
+        pipeline = made.stock.load(asked.folder, dtype)
+    else:
+        pipeline = getattr(diffusers, name).from_pretrained(asked.folder, dtype=dtype, **parts)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline.to(device or torch.device("cpu"))

@@ -61,6 +61,7 @@ VAES: Mapping[Kind, Any] = {
     "qwen_image": AutoencoderKLQwenImage,
     "krea2": AutoencoderKLQwenImage,
     "qwen_image_21": AutoencoderKLQwenImage21,
+    "anima": AutoencoderKLQwenImage,
 }
 """VAEs of frames."""
 
@@ -81,6 +82,7 @@ TRAINED: Mapping[Kind, Trained] = {
     "qwen_image": of_statistics("qwen_image", 16, 3.1581929),
     "krea2": of_statistics("krea2", 16, 3.1581929),
     "qwen_image_21": of_statistics("qwen_image_21", 64, 1.9937155),  # e^0.69
+    "anima": of_statistics("anima", 16, 3.0),
     "klein": Trained(1.0, 0.0, 128, 7.5383248),  # e^2.02
 }
 
@@ -158,7 +160,8 @@ class Setting:
     def table(self) -> list[float]:
         shift = self.trained.flow
         if shift is not None:
-            count = 10_000 if self.kind in ("flux", "klein", *VAES) else 1000
+            discrete = self.kind in ("sd35", "z_image", "anima")
+            count = 1000 if discrete else 10_000
             times = torch.arange(1, count + 1, dtype=torch.float64) / count
             return (shift * times / (1 + (shift - 1) * times)).tolist()
         config = json.loads((self.folder / "scheduler/scheduler_config.json").read_text())
@@ -358,7 +361,7 @@ def test_schedulers_give_the_levels_that_the_model_was_trained_on(family: Settin
 
 @pytest.mark.defect(2)
 def test_turbos_levels_are_tenths_of_a_thousand_timesteps(family: Setting) -> None:
-    """FLUX, Z-Image, Qwen-Image and Krea 2 have no such steps, as their times are 0 to 1."""
+    """FLUX, Z-Image, Qwen-Image, Krea 2 and Anima have no such steps, as their times are 0 to 1."""
     levels = family.run({"out": NodeCall("SDTurboScheduler", {"model": family.model, "steps": 2})})
     if family.kind in ("flux", "z_image", "klein", *VAES):
         with pytest.raises(KatzError, match="expected levels from 1"):

@@ -50,6 +50,7 @@ MODELS: Mapping[str, tuple[str, tuple[Mapping[str, Any], ...]]] = {
     "krea2": ("krea2", ()),
     "qwen_image_21": ("qwen_image_21", ()),
     "flux2": ("flux2", (QWEN3,)),
+    "anima": ("anima", (QWEN3,)),
     "sd1": ("", (CLIP_L,)),
     "sd2": ("", (CLIP_H,)),
     "sdxl": ("", (CLIP_L, CLIP_G)),
@@ -65,6 +66,7 @@ CLASSES = {
     "krea2": "Krea2Transformer2DModel",
     "qwen_image_21": "QwenImage21Transformer2DModel",
     "flux2": "Flux2Transformer2DModel",
+    "anima": "AnimaTransformer",
 }
 DIFFERENCES = ("diff", "diff_b", "w_norm", "b_norm")
 LEVELS = ("text_model.", "model.")

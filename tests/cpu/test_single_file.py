@@ -330,8 +330,8 @@ def test_weights_of_eight_bits(tmp_path, kind):
         (
             "something.else",
             "not a checkpoint of Stable Diffusion 1, 2 or XL, Stable Diffusion 3 or 3.5, FLUX.1, "
-            "Z-Image, HunyuanDiT, Qwen-Image, Krea 2, FLUX.2 or Qwen-Image 2.1: its tensors are "
-            "called something.else",
+            "Z-Image, HunyuanDiT, Qwen-Image, Krea 2, FLUX.2, Qwen-Image 2.1 or Anima: its tensors "
+            "are called something.else",
         ),
     ],
 )

@@ -12,6 +12,7 @@ import transformers
 from diffusers.loaders import single_file_utils
 from torch import Tensor
 
+from katz_graph.models.families.anima.stand_ins import anima
 from katz_graph.models.families.flux2.stand_ins import transformer as flux2
 from katz_graph.models.families.krea2.stand_ins import krea2
 from katz_graph.models.families.qwen_image.stand_ins import transformer
@@ -51,6 +52,36 @@ def krea2_network() -> Any:
         num_refiner_text_blocks=1,
         axes_dims_rope=(8, 12, 12),
     )
+
+
+def anima_in_diffusers(tensors: Tensors) -> Tensors:
+    """Returns diffusers' names of Cosmos 2; those of the conditioner are the file's."""
+    cosmos = {name: one for name, one in tensors.items() if not name.startswith("llm_adapter.")}
+    others = {name: one for name, one in tensors.items() if name not in cosmos}
+    return converted("cosmos_transformer_checkpoint")(cosmos) | others
+
+
+class AnimaParts(torch.nn.Module):
+    """Holds the two stock modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cosmos = diffusers.CosmosTransformer3DModel(
+            num_attention_heads=2,
+            attention_head_dim=32,
+            num_layers=2,
+            mlp_ratio=2.0,
+            text_embed_dim=64,
+            adaln_lora_dim=16,
+            extra_pos_embed_type=None,
+        )
+        self.llm_adapter = diffusers.AnimaTextConditioner(
+            64, 64, 64, num_layers=1, num_attention_heads=2, mlp_ratio=2.0
+        )
+
+    def state_dict(self, *given: Any, **options: Any) -> Any:
+        whole = super().state_dict(*given, **options)
+        return {name.removeprefix("cosmos."): one for name, one in whole.items()}
 
 
 def qwen25_vl() -> Any:
@@ -111,6 +142,7 @@ def mistral3() -> Any:
     ("made", "convert", "stock"),
     [
         (krea2, converted("krea2_transformer_checkpoint"), krea2_network),
+        (anima, anima_in_diffusers, AnimaParts),
         (transformer, dict, qwen_image),
         (
             lambda: transformer(layered=True),

@@ -43,7 +43,7 @@ SIDE = 64  # of pictures, in pixels
 FITS = "use a file of the same model with bf16, fp16, fp8 or int8_tensorwise weights"
 RUNS = (
     "Katz Graph runs SD1.5, SD2 and SDXL, SD3 and SD3.5, FLUX.1, Z-Image, HunyuanDiT, Qwen-Image, "
-    "Krea 2, FLUX.2 or Qwen-Image 2.1"
+    "Krea 2, FLUX.2, Qwen-Image 2.1 or Anima"
 )
 
 torch.set_num_threads(1)

@@ -57,6 +57,7 @@ EACH: tuple[Kind, ...] = (  # one per family
     "krea2",
     "qwen_image_21",
     "klein",
+    "anima",
 )
 RANK, STRENGTH = 3, 0.7
 QKV, ADDED = ("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj")
@@ -180,6 +181,28 @@ LAYERS: Mapping[Kind, Mapping[str, tuple[str, ...]]] = {
         "final_layer.linear": ("proj_out",),
         "final_layer.adaLN_modulation.1": ("norm_out.linear",),
     },
+    "anima": {
+        **{
+            f"blocks.0.{attention}.{layer}": (f"transformer_blocks.0.{ours}.{name}",)
+            for attention, ours in (("self_attn", "attn1"), ("cross_attn", "attn2"))
+            for layer, name in zip(
+                ("q_proj", "k_proj", "v_proj", "output_proj"), (*QKV, "to_out.0"), strict=True
+            )
+        },
+        "blocks.1.adaln_modulation_self_attn.1": ("transformer_blocks.1.norm1.linear_1",),
+        "blocks.1.adaln_modulation_cross_attn.2": ("transformer_blocks.1.norm2.linear_2",),
+        "blocks.2.adaln_modulation_mlp.2": ("transformer_blocks.2.norm3.linear_2",),
+        "blocks.2.mlp.layer1": ("transformer_blocks.2.ff.net.0.proj",),
+        "blocks.2.mlp.layer2": ("transformer_blocks.2.ff.net.2",),
+        "x_embedder.proj.1": ("patch_embed.proj",),
+        "t_embedder.1.linear_2": ("time_embed.t_embedder.linear_2",),
+        "final_layer.adaln_modulation.1": ("norm_out.linear_1",),
+        "final_layer.linear": ("proj_out",),
+        **{
+            f"llm_adapter.{layer}": (f"llm_adapter.{layer}",)
+            for layer in ("blocks.0.self_attn.q_proj", "blocks.1.cross_attn.o_proj", "out_proj")
+        },
+    },
 }
 """Maps original layer names of small transformers to diffusers'."""
 SWAPPED = {
@@ -191,6 +214,7 @@ SWAPPED = {
     "krea2": (),
     "qwen_image_21": (),
     "klein": ("final_layer.adaLN_modulation.1",),
+    "anima": (),
 }
 
 torch.set_num_threads(1)
@@ -761,6 +785,7 @@ TITLES = {
     "krea2": "Krea 2",
     "qwen_image_21": "Qwen-Image 2.1",
     "klein": "FLUX.2",
+    "anima": "Anima",
 }
 
 

@@ -210,7 +210,7 @@ def test_half_precision_overflows_are_computed_wider(kind: Kind, folders: dict[K
     """FLUX, Z-Image, Qwen-Image, Krea 2, T5 and language models overflow; tests merged ones too."""
     model, clip, _ = pipeline_recipes(folders[kind])
     models = DeviceModels("cpu", torch.float16)
-    wide = kind in ("flux", "z_image", "qwen_image", "krea2", "klein", "qwen_image_21")
+    wide = kind in ("flux", "z_image", "qwen_image", "krea2", "klein", "qwen_image_21", "anima")
     assert models.dtype_of(model.network) == (torch.float32 if wide else torch.float16)
     for recipe in (clip, merged_clip(clip, clip, (("", 0.5, 0.5),))):
         encoders = recipe.encoders

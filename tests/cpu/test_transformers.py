@@ -55,6 +55,7 @@ PEFT = {  # a layer of the second block
     "krea2": "transformer_blocks.1.attn.to_q",
     "klein": "transformer_blocks.1.attn.to_v",
     "qwen_image_21": "transformer_blocks.1.attn.to_v",
+    "anima": "transformer_blocks.1.attn1.to_v",
 }
 
 LONG_PROMPTS = "a red circle above sand, " * 40, ""  # longer than some models read
@@ -260,6 +261,7 @@ def test_texts_of_other_lengths_share_no_call(
         "flux2",
         "klein",
         "qwen_image_21",
+        "anima",
     ],
 )
 def test_a_picture_is_the_stock_pipeline_s(kind: str, tmp_path: Path) -> None:

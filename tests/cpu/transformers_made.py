@@ -18,7 +18,8 @@ from torch.nn.functional import pad
 from katz_graph.core.recipe import ClipRecipe, ConditioningEntry, Lora, ModelRecipe, Prompt
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import Step, TextEncoding, Tokens
-from katz_graph.models.families.shared.transformer_stack import packed, unpacked
+from katz_graph.models.families.anima.random_models import without_torchvision
+from katz_graph.models.families.shared.transformer_stack import family_of_module, packed, unpacked
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.stage_registry import stage
 from katz_graph.planner.passes.expand import expand_sampling
@@ -39,6 +40,7 @@ KINDS: tuple[Kind, ...] = (
     "flux2",
     "klein",
     "qwen_image_21",
+    "anima",
 )
 EACH: tuple[Kind, ...] = (
     "sd35",
@@ -49,6 +51,7 @@ EACH: tuple[Kind, ...] = (
     "krea2",
     "klein",
     "qwen_image_21",
+    "anima",
 )  # one per family
 PROMPTS, STEPS, GUIDANCE = TEXTS, 4, 4.0
 COSTED = ("transformer_embed", "transformer_blocks", "transformer_head")
@@ -94,6 +97,7 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
         config.get("joint_attention_dim")
         or config.get("cap_feat_dim")
         or config.get("context_in_dim")
+        or config.get("source_dim")
         or config["num_text_layers"] * config["text_hidden_dim"]
     )
     pooled = config.get("pooled_projection_dim")
@@ -112,8 +116,20 @@ def inputs(module: Any, batch: int, dtype: torch.dtype, seed: int = 4) -> tuple[
     )
     level = 0.4375 if pooled is None or embedded_guidance is not None else 437.5
     return Step.of(x.float(), x, 0.4375, level), TextEncoding(
-        hidden, vector, guidance=embedded_guidance
+        hidden, vector, guidance=embedded_guidance, words=_words(module, batch, draw)
     )
+
+
+def _words(module: Any, batch: int, draw: torch.Generator) -> Tensor | None:
+    """Draws 7 words with weights for a network that embeds words; the second text has 5."""
+    if (most := family_of_module(module).text_layout.words) == 0:
+        return None
+    numbers, weights = torch.full((batch, most), -1.0), torch.zeros(batch, most)
+    for row in range(batch):
+        count = 7 - 2 * row
+        numbers[row, :count] = torch.randint(0, 32128, (count,), generator=draw).float()
+        weights[row, :count] = 1 + torch.randint(-2, 3, (count,), generator=draw) / 4
+    return torch.stack([numbers, weights], dim=-1)
 
 
 def _inputs_of_two_encoders(
@@ -186,6 +202,12 @@ def forward(module: Any, step: Step, text: TextEncoding, **more: Any) -> Any:
             shapes = [[(1, height, width)]] * batch
             whole = module(rows, text.hidden, time, shapes, slots).sample[:, -rows.shape[1] :]
             return whole.transpose(1, 2).reshape(x.shape)
+        case "AnimaTransformer":
+            rows = module.llm_adapter(text.hidden, *anima_words(text))
+            rows = rows * text.words[..., 1:].to(rows.dtype)
+            mask = torch.zeros(1, 1, height, width, dtype=x.dtype)
+            with without_torchvision():
+                return module(x[:, :, None], time, rows, padding_mask=mask).sample[:, :, 0]
         case "HunyuanDiT2DModel" | "HunyuanDiT2DControlNetModel" as name:
             config, first = module.config, 77
             assert text.mask is not None and text.sizes is not None
@@ -209,6 +231,13 @@ def forward(module: Any, step: Step, text: TextEncoding, **more: Any) -> Any:
         case _:
             found = module([*x.unsqueeze(2)], 1 - time, [*text.hidden]).sample
             return -torch.stack(found).squeeze(2)
+
+
+def anima_words(text: TextEncoding) -> tuple[Tensor, Tensor]:
+    """Returns T5's words and their mask, as Anima's conditioner takes them."""
+    assert text.words is not None
+    numbers = text.words[..., 0].long()
+    return numbers.clamp(min=0), numbers >= 0
 
 
 def in_stages(

@@ -10,6 +10,7 @@ FAMILIES = (
     "krea2",
     "flux2",
     "qwen_image_21",
+    "anima",
 )
 """Folders of families. Each has a module `family` that declares FAMILY. The folder `shared` holds
 text encoders, VAEs and other code of several families.

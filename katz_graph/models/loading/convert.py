@@ -102,9 +102,11 @@ def library_module(values: Mapping[str, Any]) -> Any:
 
 
 def library_class(name: str) -> Any:
-    """Returns a class of diffusers, or a family's class of a ControlNet that diffusers lacks."""
+    """Returns a class of diffusers, or a family's class of a network or ControlNet that diffusers
+    lacks.
+    """
     family = family_of_class(name)
-    own = family.controls.modules.get(name) if family and family.controls else None
+    own = family.modules.get(name) if family else None
     return getattr(diffusers, name) if own is None else named(own)
 
 

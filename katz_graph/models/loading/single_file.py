@@ -86,7 +86,7 @@ UNSUPPORTED_FAMILIES = {  # patterns of tensor names -> unsupported families
     r"(^|\.)head\.modulation$": "Wan",
     r"(^|\.)patchify_proj\.": "LTX-Video",
     r"(^|\.)adaln_single\.": "PixArt",
-    r"(^|\.)net\.x_embedder\.": "Cosmos",
+    r"(?s)\A(?!.*(^|\.)llm_adapter\.)(?=.*(^|\.)x_embedder\.proj\.1\.)": "Cosmos",
     r"(^|\.)t5_yproj\.": "Mochi",
     r"(^|\.)patch_embed\.text_proj\.|(^|\.)attention\.query_key_value\.": "CogVideoX",
     r"(^|\.)double_stream_blocks\.": "HiDream",

@@ -26,9 +26,10 @@ from katz_graph.models.text.pictures import Shown
 from katz_graph.models.text.prompt import Learned, Token, weighted_segments
 from katz_graph.models.text.sequence import encode_sequence, weigh
 from katz_graph.models.text.textual_inversion import tensor_name, vectors
-from katz_graph.models.text.tokens import token_rows
+from katz_graph.models.text.tokens import token_rows, words_of
 
 NO_PICTURES: Mapping[int, Sequence[Shown]] = MappingProxyType({})
+NO_WORD = -1
 STAND_IN = 0  # placeholder id at the position of a learned vector
 # of OpenCLIP's ViT-H as trained; diffusers' folders omit the last layer
 OPEN_CLIP_LAYERS = 24
@@ -107,7 +108,15 @@ def encode(
         pooled,
         mask=torch.cat(masks, dim=1) if layout.lengths else None,
         slots=tuple(slots),
+        words=_words(text, layout, parts[0].device) if layout.words else None,
     )
+
+
+def _words(text: str, layout: TextLayout, device: torch.device) -> Tensor:
+    """Returns the words that the network embeds [1, N, 2], filled up: numbers and weights."""
+    words = words_of(text, layout)
+    filled = [*words, *[(NO_WORD, 0.0)] * (layout.words - len(words))]
+    return to_device(torch.tensor([filled]), device)
 
 
 def _width(encoder: tuple[Any, Any]) -> int:

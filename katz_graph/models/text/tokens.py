@@ -15,6 +15,7 @@ from transformers.utils import logging
 from katz_graph.core.errors import InputError
 from katz_graph.core.messages import first_line
 from katz_graph.core.recipe import (
+    DEFAULT_LAYOUT,
     Component,
     Encoding,
     Fill,
@@ -27,13 +28,22 @@ from katz_graph.models.loading.component import SENTENCE_PIECES, VOCABULARIES
 from katz_graph.models.loading.contents import read_bytes
 from katz_graph.models.loading.identity import check_content, check_unchanged
 from katz_graph.models.loading.quiet import quiet
-from katz_graph.models.text.kinds import joined_length, kind_of, row_of, split, width_of
+from katz_graph.models.text.kinds import (
+    T5,
+    EncoderKind,
+    joined_length,
+    kind_of,
+    row_of,
+    split,
+    width_of,
+)
 from katz_graph.models.text.pictures import Shown, grid, shown, texts_around
 from katz_graph.models.text.prompt import Said, Slot, Token, chunks, unescaped, weighted_segments
 from katz_graph.models.text.recipe import TextSize, length
 from katz_graph.models.text.sentence_pieces import sentence_piece_tokenizer
 from katz_graph.models.text.tekken import tekken_tokenizer
 from katz_graph.models.text.textual_inversion import pieces, vectors
+from katz_graph.models.text.vocabularies import SHIPPED, TOKENIZERS
 
 T = TypeVar("T")
 TURN = "<|im_start|>{}"  # the start of a chat's turn
@@ -133,22 +143,24 @@ def said(
     text = text or layout.empty
     if layout.template:
         return with_slots(tokenizer, texts_around(unescaped(text), layout, pictures), pictures)
-    *first, last = tokenizer("").input_ids
+    ends = tokenizer("").input_ids
+    first, last = ends[:-1], ends[-1:]
     pieces_of = (
-        (piece, weight)
+        (piece, 1.0 if layout.words else weight)
         for segment, weight in weighted_segments(text)
         for piece, is_name in pieces(segment)
         if piece and not is_name
     )
     tokens: list[Said] = [
         *((token, 1.0) for token in first),
-        *(
-            (token, weight)
-            for piece, weight in pieces_of
-            for token in tokenizer(piece, verbose=False).input_ids[len(first) : -1]
-        ),
+        *((token, weight) for piece, weight in pieces_of for token in _ids(tokenizer, piece)),
     ]
-    return [*(tokens[: length - 1] if length else tokens), (last, 1.0)]
+    return [*(tokens[: length - len(last)] if length else tokens), *((one, 1.0) for one in last)]
+
+
+def words_of(text: str, layout: TextLayout) -> list[Said]:
+    """Returns T5's words of a prompt that the network embeds, with their weights."""
+    return said(_shipped(T5), text, DEFAULT_LAYOUT, layout.words)
 
 
 def with_slots(tokenizer: Any, texts: Sequence[str], pictures: Sequence[Shown]) -> list[Said]:
@@ -184,6 +196,13 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
     """Returns the tokens of a text without start and end tokens."""
     ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
     return ids
+
+
+@lru_cache(maxsize=1)
+def _shipped(kind: EncoderKind) -> Any:
+    """Loads and caches a tokenizer of the package."""
+    with quiet(logging):
+        return getattr(transformers, kind.tokenizer).from_pretrained(TOKENIZERS / SHIPPED[kind])
 
 
 @lru_cache(maxsize=16)

@@ -20,7 +20,7 @@ SHARED = (
     StandIn("clip", r"^clip_l", text_encoders.clip_l),
     StandIn("clip", r"^clip_g", text_encoders.clip_g),
     StandIn("clip", r"^t5xxl", text_encoders.t5),
-    StandIn("clip", r"^qwen_3_[48]b", text_encoders.qwen3),
+    StandIn("clip", r"^qwen_3_([48]b|06b)", text_encoders.qwen3),
     StandIn("clip", r"^mistral_3_small", text_encoders.mistral3),
     StandIn("clip", r"^qwen_2\.5_vl_7b", text_encoders.qwen25_vl),
     StandIn("clip", r"^qwen3vl_4b", text_encoders.qwen3_vl),

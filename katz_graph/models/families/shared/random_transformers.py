@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import diffusers
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -25,6 +24,7 @@ from katz_graph.models.families.shared.random_parts import (
     seeded,
     vae,
 )
+from katz_graph.models.loading.convert import library_class
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.store import LIBRARIES
 from katz_graph.sampling.names import SamplerChoice
@@ -76,6 +76,8 @@ class Stock:
     """
     parts: Callable[[Path], dict[str, Any]] = lambda folder: {}
     """Returns parts of the pipeline that diffusers cannot load from its folder here."""
+    load: Callable[[Path, Any], Any] | None = None
+    """Loads the pipeline from a folder, in a dtype, if diffusers has no class for it."""
     euler: Callable[[Any], float] | None = None
     """Replaces a stochastic scheduler by Euler's and returns the factor of the first noise."""
     editing: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
@@ -142,6 +144,8 @@ class RandomTransformer:
     """
     steady: Configuration = field(default_factory=dict)
     """Changes to the configuration that keep rounding errors small in wide networks."""
+    spread: float = SPREAD
+    """Default standard deviation of the weights."""
     published: Configuration = field(default_factory=dict)
     """Changes to the configuration at full size, except for text widths."""
 
@@ -153,12 +157,14 @@ class RandomTransformer:
         return {**heads_alone, **self.wide(heads, side)}
 
     def draw_network(
-        self, seed: int, blocks: int = 3, spread: float = SPREAD, **changed: Any
+        self, seed: int, blocks: int = 3, spread: float | None = None, **changed: Any
     ) -> Any:
         """Builds a transformer. `spread`: standard deviation of its weights; `changed`: overrides
         its configuration.
         """
-        return _drawn(self.network, {**self.configuration(blocks), **changed}, seed, spread)
+        return _drawn(
+            self.network, {**self.configuration(blocks), **changed}, seed, spread or self.spread
+        )
 
     def draw_controlnet(self, seed: int, blocks: int = 2, **changed: Any) -> Any:
         """Builds a ControlNet. `changed`: overrides its configuration."""
@@ -174,7 +180,7 @@ class RandomTransformer:
         in PEFT's naming, with alpha equal to the rank.
         """
         with torch.device("meta"):
-            module = getattr(diffusers, self.network)(**self.configuration(blocks))
+            module = library_class(self.network)(**self.configuration(blocks))
         tensors: dict[str, Tensor] = {}
         generator = torch.Generator().manual_seed(seed)
         for name, layer in module.named_modules():
@@ -192,7 +198,7 @@ class RandomTransformer:
         seed: int,
         blocks: int = 3,
         with_t5: bool = False,
-        spread: float = SPREAD,
+        spread: float | None = None,
         **changed: Any,
     ) -> None:
         """Saves a pipeline in diffusers' folder layout: transformer, text encoders, tokenizers,
@@ -235,7 +241,7 @@ class RandomTransformer:
 def _drawn(name: str, values: Configuration, seed: int, spread: float) -> Any:
     """Builds a network from a configuration and draws all of its weights."""
     with seeded(seed):
-        module = getattr(diffusers, name)(**values).eval()
+        module = library_class(name)(**values).eval()
         for parameter in module.parameters():
             nn.init.normal_(parameter, 0.0, spread)
     return module.requires_grad_(False)

@@ -144,13 +144,14 @@ def _inputs(module: Any, sizes: Sized) -> tuple[Tensor, TextEncoding, Fixed]:
     """
     shape, stack, family = _shape_of(module), stack_of(module), family_of_module(module)
     tokens = sum(family.text_layout.lengths) or sizes.tokens
-
+    words = family.text_layout.words
     text = TextEncoding(
         drawn(module, sizes, tokens, shape.text_width),
         None if shape.pooled_width is None else drawn(module, sizes, shape.pooled_width),
         drawn(module, sizes, 7),
         guidance=drawn(module, sizes),
         mask=torch.ones(sizes.batch, tokens, device=module.device),
+        words=torch.zeros(sizes.batch, words, 2, device=module.device) if words else None,
     )
     grid = patch_grid(stack.side(module), sizes.height, sizes.width)
     seen = tuple(drawn(module, sizes, shape.latent_channels, *one) for one in sizes.references)
