@@ -17,6 +17,7 @@ from katz_graph.core.patches import (
     FlowSampling,
     GradualMask,
     ReferencesApart,
+    WholeSequence,
 )
 from katz_graph.core.patches import FreeU as FreeUPatch
 from katz_graph.core.recipe import EditTemplate as EditTemplateRecipe
@@ -185,6 +186,25 @@ class FluxKVCache(Node, category="advanced/model"):
 
     def run(self, model: Model) -> Model:
         return model.with_patch(ReferencesApart())
+
+
+class QwenImage21Cache(Node, category="advanced/model", title="Qwen Image 2.1 Cache"):
+    """Computes text and references once per request, or with `off` in every step. Plans place their
+    keys and values, so other devices have no effect, and these have the model's number format.
+    """
+
+    device: Literal["auto", "gpu", "cpu", "off"] = "auto"
+    dtype: Literal["default", "int8", "int4"] = "default"
+
+    def run(self, model: Model, context: Context) -> Model:
+        if self.device == "off":
+            return model.with_patch(WholeSequence())
+        if self.dtype != "default":
+            context.warn(
+                f"QwenImage21Cache: dtype {self.dtype} is taken as default: keys and values have "
+                "the model's number format"
+            )
+        return model
 
 
 class ModelMergeSimple(Node, category=MERGING):

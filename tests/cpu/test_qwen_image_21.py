@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from transformers_made import in_stages
 
 from katz_graph.core.errors import InputError
+from katz_graph.core.patches import WholeSequence
 from katz_graph.core.recipe import Component, ConditioningEntry, Picture, Prompt, References
+from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.ir.values import Step, TextEncoding
 from katz_graph.models.configuration import config
 from katz_graph.models.family import architecture, text_set
@@ -29,9 +31,12 @@ from katz_graph.models.loading.convert import tensors as loaded_tensors
 from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.prepare import fuse_projections, prepare
+from katz_graph.nodes.edit_prompts import TextEncodeQwenImage21
+from katz_graph.nodes.patches import QwenImage21Cache
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.sampling import table_of
 from katz_graph.testing.random_models import draw_network, make_pipeline
+from katz_graph.testing.requests import bare_context, local_engine
 from katz_graph.testing.stand_ins.formats import write
 
 SIDES = 6, 8  # cells of a picture
@@ -319,3 +324,93 @@ def test_references_that_do_not_fit_are_refused(
     entry = ConditioningEntry(Prompt(clip, "a"), references=References((latent,) * count))
     with pytest.raises(InputError, match=words):
         expand_sampling("StepBegin", BEGIN | {"model": model}, model, (entry,), (entry,), 1.0)
+
+
+# Nodes
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("pipeline")
+    make_pipeline(place, "qwen_image_21", 5, 1)
+    return place
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.rand(1, *shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("resolution", [0, 160])
+@pytest.mark.parametrize("with_vae", [True, False])
+def test_one_resized_picture_goes_to_encoder_and_vae(
+    resolution: int, with_vae: bool, folder: Path
+) -> None:
+    """Its vision tokens stand for 2 x 2 cells; the latent has the first picture's size. A picture too
+    small for the text encoder is enlarged.
+    """
+    _, clip, vae = pipeline_recipes(folder)
+    node = TextEncodeQwenImage21(prompt="a cube", negative_prompt="", resolution=resolution)
+    images = {"image_1": drawn(134, 70, 3), "image_2": drawn(33, 33, 4)}
+    with local_engine() as engine:
+        context = bare_context(engine)
+        given = {"vae": vae} if with_vae else {}
+        positive, negative, latent = node.run(clip, context, images=images, **given)
+    sizes = [(128, 64), (96, 96)] if resolution == 0 else [(224, 128), (160, 160)]
+    assert latent["samples"].shape == (1, 64, sizes[0][0] // 16, sizes[0][1] // 16)
+    for side, text in ((positive, "a cube"), (negative, "")):
+        prompt, references = side[0].encoding, side[0].references
+        assert (prompt.text, prompt.captions) == (text, ("<image1>", " <image2>"))
+        seen = [tuple(one.pixels.shape[1:]) for one in prompt.pictures]
+        assert seen == [(*size, 3) for size in sizes]
+        if not with_vae:
+            assert references is None
+            continue
+        cells = [tuple(one.pixels.shape[-2:]) for one in references.latents]
+        assert cells == [(high // 16, wide // 16) for high, wide in sizes]
+        with local_engine() as engine:
+            models = DeviceModels()
+            made = models.encode_text(prompt)
+            assert len(made.slots) * 4 == sum(high * wide for high, wide in cells)
+
+
+def test_the_encoder_sees_alpha_over_white_and_the_vae_sees_it(folder: Path) -> None:
+    _, clip, vae = pipeline_recipes(folder)
+    clear = torch.zeros(1, 64, 64, 4)
+    node = TextEncodeQwenImage21(prompt="", negative_prompt="", resolution=0)
+    with local_engine() as engine:
+        context = bare_context(engine)
+        (entry,), _, _ = node.run(clip, context, vae, images={"image_1": clear})
+        opaque = engine.encode_image(vae, clear[..., :3], context)
+    assert torch.equal(entry.encoding.pictures[0].pixels, torch.ones(1, 64, 64, 3))
+    assert (entry.references.latents[0].pixels - opaque).abs().max() > 1e-3
+
+
+def test_a_gap_among_pictures_is_refused(folder: Path) -> None:
+    clip = pipeline_recipes(folder)[1]
+    node = TextEncodeQwenImage21(prompt="", negative_prompt="")
+    with local_engine() as engine, pytest.raises(InputError, match="image_1 is not linked") as one:
+        node.run(clip, bare_context(engine), images={"image_2": drawn(32, 32, 3)})
+    assert "images.image_2 is" in str(one.value)
+
+
+def test_a_text_alone_has_a_latent_of_the_resolution(folder: Path) -> None:
+    clip = pipeline_recipes(folder)[1]
+    with local_engine() as engine:
+        for resolution, cells in ((0, 64), (512, 32)):
+            node = TextEncodeQwenImage21(prompt="", negative_prompt="", resolution=resolution)
+            *_, latent = node.run(clip, bare_context(engine), images={})
+            assert latent["samples"].shape == (1, 64, cells, cells)
+
+
+def test_the_cache_node_turns_keys_and_values_off_or_leaves_them(folder: Path) -> None:
+    model = pipeline_recipes(folder)[0]
+    with local_engine() as engine:
+        context = bare_context(engine)
+        for device in ("auto", "gpu", "cpu"):
+            assert QwenImage21Cache(device=device).run(model, context) == model
+        assert not context.warnings
+        off = QwenImage21Cache(device="off", dtype="int8").run(model, context)
+        assert off.patches == (WholeSequence(),)
+        assert QwenImage21Cache(dtype="int8").run(model, context) == model
+    (line,) = context.warnings
+    assert "int8 is taken as default" in line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import diffusers
@@ -16,7 +17,11 @@ from katz_graph.models.families.anima.stand_ins import anima
 from katz_graph.models.families.flux2.stand_ins import transformer as flux2
 from katz_graph.models.families.krea2.stand_ins import krea2
 from katz_graph.models.families.qwen_image.stand_ins import transformer
+from katz_graph.models.families.qwen_image_21 import stand_ins as qwen_image_21
+from katz_graph.models.loading.sources import vae_recipe
+from katz_graph.models.loading.store import ModelStore
 from katz_graph.testing.stand_ins import text_encoders, vaes
+from katz_graph.testing.stand_ins.formats import write
 
 Tensors = dict[str, Tensor]
 TEXT = {"hidden_size": 64, "intermediate_size": 96}
@@ -155,6 +160,17 @@ def mistral3() -> Any:
             converted("flux2_transformer_checkpoint"),
             lambda: flux2_network(guidance_embeds=True),
         ),
+        (
+            qwen_image_21.transformer,
+            converted("qwen_image21_transformer_checkpoint"),
+            lambda: diffusers.QwenImage21Transformer2DModel(
+                num_layers=2,
+                attention_head_dim=32,
+                num_attention_heads=2,
+                context_in_dim=64,
+                axes_dims_rope=(4, 14, 14),
+            ),
+        ),
         (text_encoders.mistral3, in_mistral, mistral3),
         (text_encoders.qwen25_vl, in_transformers, qwen25_vl),
         (lambda: text_encoders.qwen3_vl(4, generates=True), dict, qwen3_vl),
@@ -173,4 +189,16 @@ def test_a_stand_in_has_the_tensors_of_the_stock_module(
     found = convert(made())
     assert {name: one.shape for name, one in found.items()} == {
         name: one.shape for name, one in wanted.items()
+    }
+
+
+def test_a_stand_in_of_a_vae_with_nested_levels_loads(tmp_path: Path) -> None:
+    """diffusers' converter names the decoder's levels as those of another layout."""
+    write(tmp_path / "vae.safetensors", vaes.qwen_image_21_vae())
+    part = vae_recipe(tmp_path / "vae.safetensors").vae
+    with torch.device("meta"):
+        wanted = diffusers.AutoencoderKLQwenImage21(base_dim=8, decoder_base_dim=16).state_dict()
+    found = ModelStore().vae(part, "cpu", torch.float32).state_dict()
+    assert {name: one.shape for name, one in found.items()} == {
+        name: one.shape for name, one in wanted.items() if "time_conv" not in name
     }

@@ -109,8 +109,8 @@ def registry() -> Registry:
 
 def test_the_table_is_read_whole() -> None:
     table = {signature.name: signature for signature in signatures()}
-    assert len(table) == 170
-    assert sum(one.with_steps for one in table.values()) == 50
+    assert len(table) == 171
+    assert sum(one.with_steps for one in table.values()) == 51
     scale = table["ImageScale"]
     assert [one.name for one in scale.inputs] == [
         "image",

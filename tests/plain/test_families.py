@@ -39,6 +39,7 @@ WORDS = {  # file -> words of another vocabulary that it must spell
     "katz_graph/sampling/aligned.py": {"sd1", "sdxl"},
     # values of CLIP loaders' types, a widget of UNETLoader, and its folder
     "nodes/loaders.py": {"flux", "flux2", "krea2", "qwen_image", "sd3", "sdxl", "unet"},
+    "nodes/edit_prompts.py": {"qwen_image_21"},  # the space of its empty latent
     "nodes/model_conditioning.py": {"flux"},  # ComfyUI's menu path of FluxGuidance
     # ComfyUI's menu path of the empty latent; the space of latents with frames
     "nodes/latent.py": {"flux2", "qwen_image", "sd3"},

@@ -23,7 +23,9 @@ SHARED = (
     StandIn("clip", r"^qwen_3_([48]b|06b)", text_encoders.qwen3),
     StandIn("clip", r"^mistral_3_small", text_encoders.mistral3),
     StandIn("clip", r"^qwen_2\.5_vl_7b", text_encoders.qwen25_vl),
-    StandIn("clip", r"^qwen3vl_4b", text_encoders.qwen3_vl),
+    StandIn("clip", r"^qwen3vl_[48]b", text_encoders.qwen3_vl),
+    StandIn("clip", r"^qwen3\.5_9b_qwen_image", text_encoders.unread),
+    StandIn("vae", r"^qwen_image_2\.1_vae", vaes.qwen_image_21_vae),
     StandIn("vae", r"^qwen_image_layered_vae", partial(vaes.qwen_image_vae, channels=4)),
     StandIn("vae", r"^(qwen_image_vae|marigold_v2)", vaes.qwen_image_vae),
 )

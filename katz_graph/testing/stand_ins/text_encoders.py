@@ -223,3 +223,10 @@ def _qwen3_vl(layers: int, generates: bool) -> Shapes:
 def qwen3_vl(layers: int = 36, generates: bool = False) -> dict[str, Tensor]:
     """Returns Qwen3-VL's weights, with its vision tower; `generates`: with an own output layer."""
     return drawn(_qwen3_vl(layers, generates), 13)
+
+
+def unread() -> dict[str, Tensor]:
+    """Returns a part of Qwen3.5's weights, for files that templates name behind a switch that is
+    off.
+    """
+    return drawn(iter([("model.language_model.embed_tokens.weight", (8, TEXT_WIDTH))]), 19)
