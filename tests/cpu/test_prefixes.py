@@ -31,9 +31,10 @@ from katz_graph.models.stage_registry import stage
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.testing.random_models import make_pipeline
 from katz_graph.testing.requests import bare_context, bind, local_engine, sample
+from katz_graph.testing.stock_pipelines import TEXTS, Asked, stock
 from katz_graph.testing.worker_threads import WorkerThreads
 
-BLOCKS, SIDE = 4, 8
+BLOCKS, SIDE, STEPS, GUIDANCE = 4, 8, 4, 4.0
 
 torch.set_num_threads(1)
 
@@ -57,7 +58,7 @@ def begin(model: ModelRecipe, batch: int) -> dict[str, Any]:
     return {
         "sampler_name": "euler",
         "scheduler": "simple",
-        "steps": 3,
+        "steps": STEPS,
         "seed": 7,
         "latent_image": {"samples": torch.zeros(batch, 64, SIDE, SIDE)},
         "model": model,
@@ -233,3 +234,15 @@ def test_work_before_the_loop_counts_in_the_prediction(folder: Path) -> None:
     assert before is not None
     first, *rest = before.evaluations
     assert first > 2 * rest[0]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_picture_is_the_stock_pipeline_s_without_its_cache(whole: bool, folder: Path) -> None:
+    drawn = region(folder, 0, whole, texts=TEXTS, cfg=GUIDANCE)
+    noise = torch.randn(1, 64, SIDE, SIDE, generator=torch.Generator().manual_seed(7))
+    asked = Asked(folder, "qwen_image_21", noise, STEPS, arguments={"use_kv_cache": False})
+    with local_engine() as engine:
+        ours = sample(engine, drawn)
+        _, _, vae = pipeline_recipes(folder)
+        picture = engine.decode_latent(vae, ours, bare_context(engine))
+    assert (picture - stock(asked)()).abs().max() <= 1e-5
