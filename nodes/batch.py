@@ -12,21 +12,21 @@ from katz_graph.node.wires import Image, Latent, Mask, Socket
 if TYPE_CHECKING:
     from torch import Tensor
 
-MIN_BATCH_INPUTS, MAX_BATCH_INPUTS = 2, 50
+MAX_BATCH_INPUTS = 50
 Images = Annotated[
     Mapping[str, "Tensor"],
     Socket("IMAGE"),
-    Grows.numbered("image", MAX_BATCH_INPUTS, MIN_BATCH_INPUTS),
+    Grows.numbered("image", MAX_BATCH_INPUTS),
 ]
 Masks = Annotated[
     Mapping[str, "Tensor"],
     Socket("MASK"),
-    Grows.numbered("mask", MAX_BATCH_INPUTS, MIN_BATCH_INPUTS),
+    Grows.numbered("mask", MAX_BATCH_INPUTS),
 ]
 Latents = Annotated[
     Mapping[str, LatentSamples],
     Socket("LATENT"),
-    Grows.numbered("latent", MAX_BATCH_INPUTS, MIN_BATCH_INPUTS),
+    Grows.numbered("latent", MAX_BATCH_INPUTS),
 ]
 
 

@@ -172,7 +172,7 @@ def test_a_lora_of_another_kind_of_network_is_refused(tmp_path):
     save_file(tensors, tmp_path / "flux.safetensors")
     refused(
         tmp_path / "flux.safetensors",
-        r"made for FLUX.1, not for Stable Diffusion 1, 2 or XL: unet\.double_blocks_0_img_attn_qkv "
+        r"made for FLUX.1 or FLUX.2, not for Stable Diffusion 1, 2 or XL: unet\.double_blocks_0_img_attn_qkv "
         r"\(shape \[96, 32\]\) and all other layers",
     )
 

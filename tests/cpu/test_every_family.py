@@ -241,6 +241,8 @@ READ_A_MODEL = {
     # these put encoded pictures in conditionings: test_nodes_vae.py
     "InpaintModelConditioning",
     "InstructPixToPixConditioning",
+    # encodes prompts with pictures of one family: test_qwen_image_21.py
+    "TextEncodeQwenImage21",
 }
 
 

@@ -156,11 +156,11 @@ def test_a_union_controlnet_gets_its_type(katz: Katz, models: Path) -> None:
 def test_foreign_tensors_are_named(katz: Katz, models: Path) -> None:
     result = katz("run", write(nodes(["1", 0], ["2", 0], ["1", 2], **{
         "1": loader("CheckpointLoaderSimple", ckpt_name="sd1.safetensors"),
-        "2": loader("CLIPLoader", clip_name="sd1.safetensors", type="flux2"),
+        "2": loader("CLIPLoader", clip_name="sd1.safetensors", type="flux3"),
     })), "--models", models)  # fmt: skip
     assert result.code == 2
     assert (
-        "CLIPLoader, type: flux2 is not supported; Katz Graph runs SD1.5, SD2 and SDXL"
+        "CLIPLoader, type: flux3 is not supported; Katz Graph runs SD1.5, SD2 and SDXL"
         in result.err
     )
     result = katz("run", write(nodes(["1", 0], ["2", 0], ["1", 2], **{

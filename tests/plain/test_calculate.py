@@ -159,7 +159,7 @@ def test_a_key_of_an_object_in_json(text: str, expected: str) -> None:
 
 def test_a_group_of_a_native_node_is_described_as_growing() -> None:
     kind = TYPES["BatchImagesNode"]
-    assert [port.required for port in kind.inputs.values()] == [True, True] + [False] * 48
+    assert [port.required for port in kind.inputs.values()] == [True] + [False] * 49
     assert list(kind.inputs)[:2] == ["images.image0", "images.image1"]
     grows = {port.grows for port in kind.inputs.values()}
-    assert [(one.group, one.prefix, one.least) for one in grows if one] == [("images", "image", 2)]
+    assert [(one.group, one.prefix, one.least) for one in grows if one] == [("images", "image", 1)]

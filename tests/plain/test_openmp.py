@@ -60,7 +60,7 @@ from katz_graph.settings.environment import prepare_to_compute
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 prepare_to_compute()
 import torch
-from katz_graph.executor.turns.loop import OneUnitTask, DeviceThread
+from katz_graph.executor.turns.loop import ServiceTask, DeviceThread
 
 layers = torch.nn.Sequential(*[torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(6)])
 picture = torch.rand(2, 64, 16, 16)
@@ -71,7 +71,7 @@ def compute():
     return result
 
 def computed():
-    return worker.submit(OneUnitTask(compute)).result()
+    return worker.submit(ServiceTask(compute)).result()
 
 def held():
     return sum(thread.name == "katz-idle-team" for thread in threading.enumerate())

@@ -55,6 +55,8 @@ FAMILY = ModelFamily(
             "proj_out",
         ),
         originals=f"{FOLDER}.files:RENAMING.originals",
+        # layers that also compute a row for timestep 0, which no request owns
+        merged=("time_text_embed.", "modulation.", "norm_out."),
         marks=("img_mlp.gate_up", "img_mlp.gate_layer", "img_mlp.proj", "img_mlp.out"),
     ),
     text_sets=(TextSet("qwen_image", (QWEN3_VL.name,), sizes=("8B",)),),
