@@ -116,7 +116,7 @@ def _without_prefix(program: Program, unhoisted: Program, steps: Mapping[str, Pa
     )
     note = (
         f"text and references are computed in every evaluation, {simulate(whole).seconds:.3f} s: "
-        f"their keys and values need {held:.2f} GB besides the models and would save "
+        f"their keys and values need {held:.2f} GB in addition to the models and would save "
         f"{simulate(whole).seconds - simulate(wide).seconds:.3f} s; devices have {rooms}"
     )
     return replace(whole, notes=(*whole.notes, note))

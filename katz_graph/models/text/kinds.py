@@ -50,7 +50,7 @@ class EncoderKind:
     projects: bool = False  # has a text projection
     causal: bool = False  # tokens attend to earlier tokens only
     overflows: bool = False  # in float16
-    architectures: tuple[str, ...] = ()  # in configurations, besides `model`
+    architectures: tuple[str, ...] = ()  # in configurations, in addition to `model`
     # class of transformers for the configuration of a model that sees pictures, which contains the
     # configuration of its text part
     whole: str = ""
