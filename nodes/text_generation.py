@@ -67,11 +67,11 @@ class TextGenerate(
     ) -> tuple[str, str]:
         from katz_graph.models.text.generation import asked, generator_of, parted, seen_in
 
-        if video is not None or audio is not None:
-            what = "a video" if video is not None else "sound"
-            raise InputError(
-                f"TextGenerate: the language models here read no {what.split()[-1]}: unlink it"
-            )
+        for name, given in (("video", video), ("audio", audio)):
+            if given is not None:
+                raise InputError(
+                    f"TextGenerate: the language models here read no {name}: unlink it"
+                )
         request = TextRequest(
             self.prompt,
             self.max_length,

@@ -4,10 +4,8 @@ templates run on small files with the requested names.
 
 from __future__ import annotations
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,21 +13,18 @@ from diffusers.loaders.single_file_utils import (
     convert_flux_transformer_checkpoint_to_diffusers,
     convert_z_image_transformer_checkpoint_to_diffusers,
 )
-from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-import katz_graph as katz
 from katz_graph.core.errors import InputError
 from katz_graph.models.families.flux import stand_ins as flux_files
-from katz_graph.models.families.sd3.stand_ins import transformer as original
 from katz_graph.models.families.shared import stand_ins as shared
 from katz_graph.models.families.z_image import stand_ins as z_image_files
 from katz_graph.models.loading.convert import blank
 from katz_graph.models.loading.convert import tensors as loaded_tensors
 from katz_graph.models.loading.sources import clip_recipe, network_recipe, typed_clip_recipe
 from katz_graph.planner.sampling import table_of
-from katz_graph.testing.stand_ins import formats, text_encoders
+from katz_graph.testing.stand_ins import text_encoders
 
 TEMPLATES = find_spec("comfyui_workflow_templates_json")
 SIZE, STEPS = 64, 2
@@ -137,72 +132,3 @@ def test_a_t5_of_other_words_is_refused(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "umt5.safetensors")
     with pytest.raises(InputError, match="vocabulary of 256,384 tokens"):
         clip_recipe([tmp_path / "umt5.safetensors"])
-
-
-# Templates
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Makes a models folder for the templates."""
-    place = tmp_path_factory.mktemp("models")
-    unet, clip = place / "diffusion_models", place / "text_encoders"
-    formats.write(unet / "flux1-fill-dev.safetensors", flux_files.flux(channels=384))
-    formats.write(unet / "z_image_turbo_bf16.safetensors", z_image_files.z_image())
-    formats.write(
-        unet / "z_image_turbo_int8_convrot.safetensors", z_image_files.z_image(), "convrot"
-    )
-    patch = place / "model_patches" / "Z-Image-Turbo-Fun-Controlnet-Union.safetensors"
-    formats.write(patch, z_image_files.z_image_control())
-    formats.write(clip / "clip_l.safetensors", text_encoders.clip_l())
-    formats.write(clip / "t5xxl_fp16.safetensors", text_encoders.t5())
-    formats.write(clip / "qwen_3_4b.safetensors", text_encoders.qwen3())
-    formats.write(clip / "qwen_3_4b_fp8_mixed.safetensors", text_encoders.qwen3(), "comfy_quant")
-    formats.write(place / "vae" / "ae.safetensors", flux_files.vae())
-    encoders = shared.under(
-        "text_encoders.clip_l.transformer.", text_encoders.clip_l()
-    ) | shared.under("text_encoders.t5xxl.transformer.", text_encoders.t5())
-    vae = shared.under("first_stage_model.", flux_files.vae())
-    checkpoints = place / "checkpoints"
-    sd3 = shared.under(shared.PREFIX, {name: 0.05 * one for name, one in original(3, 1).items()})
-    encoders |= shared.under("text_encoders.clip_g.transformer.", text_encoders.clip_g())
-    formats.write(
-        checkpoints / "sd3.5_large_fp8_scaled.safetensors", sd3 | encoders | vae, "scaled_fp8"
-    )
-    return place
-
-
-def template(name: str) -> dict[str, Any]:
-    assert TEMPLATES is not None and TEMPLATES.submodule_search_locations
-    (file,) = Path(TEMPLATES.submodule_search_locations[0]).rglob(f"{name}.json")
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
-
-
-@pytest.mark.skipif(TEMPLATES is None, reason="comfyui-workflow-templates-json is in the dev extra")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sd3.5_simple_example",
-        "flux_fill_inpaint_example",
-        "image_z_image_turbo_int8",
-        "image_z_image_turbo_fun_union_controlnet",
-    ],
-)
-def test_an_official_template_runs_to_a_picture(name: str, models: Path, tmp_path: Path) -> None:
-    """A few of those that `katz bench templates` runs."""
-    workflow = template(name)
-    pictures = tmp_path / "input"
-    pictures.mkdir()
-    for node in workflow["nodes"]:
-        if node["type"] == "LoadImage":
-            file = pictures / node["widgets_values"][0]
-            mode = "RGB" if file.suffix == ".jpg" else "RGBA"
-            Image.new(mode, (SIZE, SIZE), (200, 40, 40, 128)[: len(mode)]).save(file)
-    with katz.open(models=str(models), input=str(pictures), output=str(tmp_path)) as engine:
-        changed = {"KSampler.steps": STEPS}
-        if '"EmptySD3LatentImage"' in json.dumps(workflow):
-            changed |= {"EmptySD3LatentImage.width": SIZE, "EmptySD3LatentImage.height": SIZE}
-        result = engine.run(workflow, set=changed, seed=1)
-    # an edge preview has at most two colours
-    assert max(len(one.getcolors(SIZE**2 * 400)) for one in result.images) > 16
